@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.records.schema import Check
 from tests.tools.cells import GAT, GRAPHS, SAMPLED, VIG
 from tests.validation.custom_models import GRAPH, IMAGES, write_model
 from tests.validation.parity import checked
 
 pytestmark = pytest.mark.distributed
 
+Cell = dict[str, Any]
 Change = tuple[str, str]
 DP2 = {"layout": "dp2", "microbatches": 2, "batch_size": 10}
 CACHED = (
@@ -56,6 +58,11 @@ SPECTRAL = (
 )
 
 
+def verdict_of(text: str, cell: Cell, changes: list[Change], folder: Path) -> Check:
+    model = write_model(folder, text, *changes)
+    return checked(cell | {"model": model}, folder=folder)
+
+
 @pytest.mark.quick("halo", "batchnorm in chunks")
 @pytest.mark.parametrize(
     ("cell", "changes"),
@@ -73,11 +80,8 @@ SPECTRAL = (
         ),
     ],
 )
-def test_a_model_of_graphs_agrees(
-    cell: dict[str, Any], changes: list[Change], tmp_path: Path
-) -> None:
-    model = write_model(tmp_path, GRAPH, *changes)
-    verdict = checked(cell | {"model": model}, folder=tmp_path)
+def test_a_model_of_graphs_agrees(cell: Cell, changes: list[Change], tmp_path: Path) -> None:
+    verdict = verdict_of(GRAPH, cell, changes, tmp_path)
     assert verdict.verdict == "ok", verdict.detail
 
 
@@ -108,77 +112,60 @@ def test_a_model_of_graphs_agrees(
     ],
 )
 def test_a_model_of_images_or_graphs_agrees(
-    cell: dict[str, Any], changes: list[Change], layout: str, tmp_path: Path
+    cell: Cell, changes: list[Change], layout: str, tmp_path: Path
 ) -> None:
-    model = write_model(tmp_path, IMAGES, *changes)
-    verdict = checked(cell | {"model": model, "layout": layout}, folder=tmp_path)
+    verdict = verdict_of(IMAGES, cell | {"layout": layout}, changes, tmp_path)
     assert verdict.verdict == "ok", verdict.detail
 
 
 @pytest.mark.quick("cached edges", "wrong halo rows")
 @pytest.mark.parametrize(
-    ("text", "cell", "changes", "cause"),
+    ("text", "cell", "change", "cause"),
     [
         pytest.param(
-            *(GRAPH, GAT | {"chunks": "contiguous"}, [CACHED], "outputs: conv0 in train step 0"),
+            *(GRAPH, GAT | {"chunks": "contiguous"}, CACHED, "outputs: conv0 in train step 0"),
             id="cached edges",
         ),
         pytest.param(
-            *(GRAPH, GAT | {"chunks": "halo"}, [WRONG_HALO], "outputs: conv0 in train step 0"),
+            *(GRAPH, GAT | {"chunks": "halo"}, WRONG_HALO, "outputs: conv0 in train step 0"),
             id="wrong halo rows",
         ),
         pytest.param(
-            *(IMAGES, VIG, [COUNTS], "outputs: middle in train step 0, micro-batch 1"),
+            *(IMAGES, VIG, COUNTS, "outputs: middle in train step 0, micro-batch 1"),
             id="state between micro-batches",
         ),
     ],
 )
 def test_a_model_that_is_wrong_in_micro_batches_is_invalid(
-    text: str, cell: dict[str, Any], changes: list[Change], cause: str, tmp_path: Path
+    text: str, cell: Cell, change: Change, cause: str, tmp_path: Path
 ) -> None:
-    model = write_model(tmp_path, text, *changes)
-    verdict = checked(cell | {"model": model}, folder=tmp_path)
+    verdict = verdict_of(text, cell, [change], tmp_path)
     assert verdict.verdict == "invalid"
     assert cause in verdict.detail
 
 
+PP2 = {"layout": "pp2"}
+TANH = "return self.lin(x).tanh()"
+SINGLE_OUTPUT = (TANH, "return self.lin(x).tanh().float()")
+SINGLE_CONSTANT = (TANH, "return x @ torch.ones(16, 16) + self.lin(x)")
+FAILS = "fails in float64: RuntimeError"
+INCONCLUSIVE: dict[str, tuple[str, Cell, Change, list[str]]] = {
+    "random": (GRAPH, GAT | PP2, RANDOM, ["layer middle", "gnnhpc.Dropout"]),
+    "parameters": (GRAPH, GAT, SINGLE_CONV, [f"layer conv0 {FAILS}", "options.dtype"]),
+    "outputs": (IMAGES, VIG, SINGLE_OUTPUT, ["middle returns torch.float32", "options.dtype"]),
+    "constants": (
+        *(IMAGES, VIG | PP2, SINGLE_CONSTANT),
+        [f"layer middle {FAILS}", "line ", "options.dtype"],
+    ),
+}
+
+
 @pytest.mark.quick("random")
-@pytest.mark.parametrize(
-    ("text", "cell", "changes", "causes"),
-    [
-        pytest.param(
-            *(GRAPH, GAT | {"layout": "pp2"}, [RANDOM], ["layer middle", "gnnhpc.Dropout"]),
-            id="random",
-        ),
-        pytest.param(
-            *(
-                GRAPH,
-                GAT,
-                [SINGLE_CONV],
-                ["layer conv0 fails in float64: RuntimeError", "options.dtype"],
-            ),
-            id="single precision parameters",
-        ),
-        pytest.param(
-            IMAGES,
-            VIG,
-            [("return self.lin(x).tanh()", "return self.lin(x).tanh().float()")],
-            ["layer middle returns torch.float32", "options.dtype"],
-            id="single precision outputs",
-        ),
-        pytest.param(
-            IMAGES,
-            VIG | {"layout": "pp2"},
-            [("return self.lin(x).tanh()", "return x @ torch.ones(16, 16) + self.lin(x)")],
-            ["layer middle fails in float64: RuntimeError", "line ", "options.dtype"],
-            id="single precision constants",
-        ),
-    ],
-)
-def test_a_model_that_cannot_be_compared_is_inconclusive(
-    text: str, cell: dict[str, Any], changes: list[Change], causes: list[str], tmp_path: Path
+@pytest.mark.parametrize("name", INCONCLUSIVE)
+def test_a_model_that_is_random_or_in_single_precision_is_inconclusive(
+    name: str, tmp_path: Path
 ) -> None:
-    model = write_model(tmp_path, text, *changes)
-    verdict = checked(cell | {"model": model}, folder=tmp_path)
+    text, cell, change, causes = INCONCLUSIVE[name]
+    verdict = verdict_of(text, cell, [change], tmp_path)
     assert verdict.verdict == "inconclusive"
     assert all(cause in verdict.detail for cause in causes), verdict.detail

@@ -98,20 +98,12 @@ SCHEDULES: list[tuple[str, Cell]] = [
 ]
 
 
-@pytest.mark.quick("zbv-gat")
-@pytest.mark.parametrize(
-    "cell",
-    [
-        pytest.param(
-            cell | {"schedule": name.split("-")[0].replace("zero", "zero-bubble")}, id=name
-        )
-        for name, cell in SCHEDULES
-    ],
-)
-def test_several_parts_and_split_backward(cell: Cell) -> None:
-    agree(cell)
-
-
+FIRST_WORDS = {
+    "interleaved": {"schedule": "interleaved"},
+    "zero": {"schedule": "zero-bubble"},
+    "zbv": {"schedule": "zbv"},
+    "torchgpipe": {"engine": "torchgpipe"},
+}
 OTHERS: list[tuple[str, Cell]] = [
     ("torchgpipe", IMAGES | {"layout": "pp4", "activation_checkpointing": "except_last"}),
     ("torchgpipe-replicas", NODES | {"layout": "dp2-pp2", "activation_checkpointing": "always"}),
@@ -133,16 +125,10 @@ OTHERS: list[tuple[str, Cell]] = [
 ]
 
 
-@pytest.mark.quick("torchgpipe-replicas", "contiguous")
-@pytest.mark.parametrize(
-    "cell",
-    [
-        pytest.param(cell | ({"engine": "torchgpipe"} if "torchgpipe" in name else {}), id=name)
-        for name, cell in OTHERS
-    ],
-)
-def test_other_settings(cell: Cell) -> None:
-    agree(cell)
+@pytest.mark.quick("zbv-gat", "torchgpipe-replicas", "contiguous")
+@pytest.mark.parametrize(("name", "cell"), SCHEDULES + OTHERS, ids=dict(SCHEDULES + OTHERS))
+def test_other_schedules_and_settings(name: str, cell: Cell) -> None:
+    agree(cell | FIRST_WORDS.get(name.split("-", maxsplit=1)[0], {}))
 
 
 MODELS: dict[str, Cell] = {

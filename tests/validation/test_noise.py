@@ -57,6 +57,10 @@ def waiting(**of_processors: object) -> Edit:
     return edit
 
 
+def other_jobs(**at: object) -> Edit:
+    return lambda files: files.result["provenance"].update(other_jobs=at)
+
+
 def slow_second_half(files: Files) -> None:
     for rank in range(len(files.ranks)):
         later = 0.0
@@ -84,22 +88,11 @@ FLAGS: dict[str, tuple[set[str], Edit]] = {
     "work between the steps": ({"between-steps"}, work_between_steps),
     "another job on the node": (
         {"shared-node"},
-        lambda f: f.result["provenance"].update(
-            other_jobs={"start": {"jobs": ["7"], "cpus": 4}, "end": None}
-        ),
+        other_jobs(start={"jobs": ["7"], "cpus": 4}, end=None),
     ),
-    "CPUs given to a hidden job": (
-        {"shared-node"},
-        lambda f: f.result["provenance"].update(other_jobs={"start": {"jobs": [], "cpus": 4}}),
-    ),
-    "nodes of its own": (
-        set(),
-        lambda f: f.result["provenance"].update(other_jobs={"end": {"jobs": [], "cpus": 0}}),
-    ),
-    "a Slurm that does not answer": (
-        set(),
-        lambda f: f.result["provenance"].update(other_jobs={"start": None, "end": None}),
-    ),
+    "CPUs given to a hidden job": ({"shared-node"}, other_jobs(start={"jobs": [], "cpus": 4})),
+    "nodes of its own": (set(), other_jobs(end={"jobs": [], "cpus": 0})),
+    "a Slurm that does not answer": (set(), other_jobs(start=None, end=None)),
 }
 
 

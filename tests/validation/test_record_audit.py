@@ -96,20 +96,24 @@ def test_files_that_change_later_are_found(attempt: AttemptPaths, tmp_path: Path
     assert "changed since it was written" in faults(paths)["records"].detail
 
 
-def test_lost_edges_are_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
-    paths = edited(attempt, tmp_path, lambda f: f.result["graph"].update(edges_kept=0.9))
-    assert faults(paths)["edges-lost"].verdict == "suspect"
+def without_kernels(files: Files) -> None:
+    kernels = {"aggregate": "none: no C++ compiler found"}
+    for lines in files.ranks:
+        lines[0].update(implementation="fused/torch", kernels=kernels)
 
 
-def test_fused_layers_without_kernels_are_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
-    def without(files: Files) -> None:
-        for lines in files.ranks:
-            kernels = {"aggregate": "none: no C++ compiler found"}
-            lines[0].update(implementation="fused/torch", kernels=kernels)
-
-    found = faults(edited(attempt, tmp_path, without))["plain-torch"]
+@pytest.mark.parametrize(
+    ("name", "edit", "cause"),
+    [
+        ("edges-lost", lambda files: files.result["graph"].update(edges_kept=0.9), ""),
+        ("plain-torch", without_kernels, "no C++ compiler found"),
+    ],
+    ids=["edges-lost", "plain-torch"],
+)
+def test_flags(attempt: AttemptPaths, tmp_path: Path, name: str, edit: Edit, cause: str) -> None:
+    found = faults(edited(attempt, tmp_path, edit))[name]
     assert found.verdict == "suspect"
-    assert "no C++ compiler found" in found.detail
+    assert cause in found.detail
 
 
 def test_a_measured_step_that_compiled_is_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
