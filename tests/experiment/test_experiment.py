@@ -75,10 +75,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (PIPELINING | {"schedule": "1f1b"}, "microbatches: found 1; allowed: at least 2, one a stage"),
     (drawn(sampler="dgl") | {"layout": "pp2"}, "layout: found 'pp2'; allowed: seq or dp<R>, since"),
     (GRAPHS | {"layout": "pp2", "engine": "pipelining"}, "layout: found 'pp2'; allowed: seq or"),
-    (
-        PIPELINING | {"activation_checkpointing": "always"},
-        "activation_checkpointing: found 'alw",
-    ),
+    (PIPELINING | {"activation_checkpointing": "always"}, "activation_checkpointing: found 'a"),
     (GAT | {"compile": "default"}, "compile: found 'default'; allowed: off but for"),
     (PIPELINING | {"layout": "dp2-pp2", "bucket_mib": 0.5}, "bucket_mib: found 0.5; allowed: none"),
     (INTERLEAVED | {"balance": [8, 9]}, "balance: found [8, 9]; allowed: one count for each of"),

@@ -11,11 +11,7 @@ import pytest
 
 from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records import failures as attempt_module
-from gnnhpc.records.failures import (
-    find_first_failure,
-    line_of_user,
-    write_failure,
-)
+from gnnhpc.records.failures import find_first_failure, line_of_user, write_failure
 from gnnhpc.records.result_file import Result, write_result_once
 from gnnhpc.records.schema import Failure
 from tests.records.test_schema import RESULT

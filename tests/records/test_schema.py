@@ -75,10 +75,7 @@ def test_valid_means_done_and_nothing_found_invalid() -> None:
         (json.dumps(asdict(RESULT))[:100], "found damaged JSON"),
         ("[]", "found []; allowed: a result"),
         (json.dumps({"schema": SCHEMA, "cell": "vig-1"}), "attempt: found nothing"),
-        (
-            json.dumps(asdict(RESULT) | {"colour": "red"}),
-            "colour: found 'red'; allowed: no",
-        ),
+        (json.dumps(asdict(RESULT) | {"colour": "red"}), "colour: found 'red'; allowed: no"),
     ],
     ids=range(5),
 )
