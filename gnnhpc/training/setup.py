@@ -22,7 +22,7 @@ from gnnhpc.core.schedules import (
 )
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, build_engine
-from gnnhpc.engines.activation_checkpointing import copied_buffers
+from gnnhpc.engines.activation_checkpointing import buffers_of, exchanged_buffers
 from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
 from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.layer_profile import measure_layers
@@ -119,7 +119,7 @@ def compile_layers(experiment: Experiment, parts: TrainingParts) -> None:
     engine, stage, batches = parts.engine, parts.stage, parts.batches
     # A profiled step is not captured as a CUDA graph.
     parts.timer.start(profiled=True)
-    with fork_generators(), copied_buffers(stage):
+    with fork_generators(), exchanged_buffers(stage, buffers_of(stage)):
         stage.train()
         # A custom layer is compiled in its second call.
         for _ in range(2):

@@ -86,6 +86,10 @@ CUSTOM = {
     "random": HELD["torch"],
     "batchnorm": ("self.norm = nn.BatchNorm1d(8)", "x = self.norm(x)"),
     "buffer": ("self.register_buffer('n', torch.ones(()))", "self.n += 1; self.n = 2 * self.n"),
+    "output depends on the buffer": (
+        "self.register_buffer('n', torch.ones(()))",
+        "self.n += 1; x = x / float(self.n)",
+    ),
 }
 
 

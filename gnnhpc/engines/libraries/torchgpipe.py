@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchgpipe import GPipe, is_checkpointing, is_recomputing
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.activation_checkpointing import recomputed
+from gnnhpc.engines.activation_checkpointing import Buffers, buffers_of, recomputed
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.engines.stage import Stage
@@ -80,20 +80,20 @@ class Partition(nn.Module):
         self.is_last = is_last
         self._forwards = 0
         """Forwards in this step."""
-        self._to_recompute: list[int] = []
-        """Micro-batches whose forward has been, and may be recomputed."""
+        self._to_recompute: list[tuple[int, Buffers]] = []
+        """Micro-batches whose forward has been, and may be recomputed with the same buffers."""
 
     def forward(self, given: Tensor | Pair) -> Pair | Tensor:
         """The output, and but for the last partition the number of its micro-batch."""
         activation, number = given if isinstance(given, tuple) else (None, given)
         present = self.present
-        microbatch = self._next_microbatch()
+        microbatch, buffers = self._next_microbatch()
         context = present.context(microbatch, self.device)
         assert present.batch is not None
         inputs = present.batch.microbatches[microbatch]
         x = first_input(inputs) if activation is None else activation
         with (
-            recomputed(self.stage, present.timer)
+            recomputed(self.stage, buffers, present.timer)
             if is_recomputing()
             else present.forward(microbatch)
         ):
@@ -108,15 +108,17 @@ class Partition(nn.Module):
     def begin_step(self) -> None:
         self._forwards, self._to_recompute = 0, []
 
-    def _next_microbatch(self) -> int:
-        """The micro-batch, by torchgpipe's order: forwards from first to last, then from last to
-        first those that it recomputes. To read the number from a GPU would stop the host."""
+    def _next_microbatch(self) -> tuple[int, Buffers]:
+        """The micro-batch and what its recomputation starts from, by torchgpipe's order: forwards
+        from first to last, then from last to first those that it recomputes. To read the number
+        from a GPU would stop the host."""
         if is_recomputing():
             return self._to_recompute.pop()
         microbatch, self._forwards = self._forwards, self._forwards + 1
-        if is_checkpointing():
-            self._to_recompute.append(microbatch)
-        return microbatch
+        if not is_checkpointing():
+            return microbatch, []
+        self._to_recompute.append((microbatch, buffers_of(self.stage)))
+        return self._to_recompute[-1]
 
 
 class _Tied(torch.autograd.Function):
