@@ -18,14 +18,8 @@ def layer(name: Any = "a", inputs: Any = (16,), shape: Any = (3,), **rest: Any) 
 
 
 MISTAKES: list[tuple[list[Any], str]] = [
-    (
-        [layer(inputs=(3,))],
-        "outline.0.inputs: found (3,) in a; allowed: (16,), the shape of a node",
-    ),
-    (
-        [layer(shape=(8,))],
-        "outline.0.shape: found (8,) in a; allowed: (3,), the classes of the data",
-    ),
+    ([layer(inputs=(3,))], "outline.0.inputs: found (3,) in a; allowed: (16,), the shape of a"),
+    ([layer(shape=(8,))], "outline.0.shape: found (8,) in a; allowed: (3,), the classes of"),
     ([layer(shape=3)], "outline.0.shape: found 3; allowed: a list"),
     ([layer(shape=(0,))], "outline.0.shape.0: found 0; allowed: at least 1"),
     ([layer(rows="pool")], "outline.0.rows: found 'pool'; allowed: same or hop, for graph data"),
