@@ -20,10 +20,7 @@ from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
 of_data = functools.partial(planted, kind="data as read", cell=cells.VIG, mechanism="data-digests")
-
-
-def change_graph(change: Any) -> None:
-    around(graph_data, "load_graph", lambda original, *args: change(original(*args)))
+LOADED = (graph_data, "load_graph")
 
 
 @of_data(
@@ -42,22 +39,20 @@ def off_by_one(original: Any, *args: Any) -> Images:
     return dataclasses.replace(images, labels=(images.labels + 1) % images.classes)
 
 
-@of_data("validation nodes in training", cell=cells.GAT, words="train mask differ")
-def leaked() -> None:
-    def together(graph: Any) -> Any:
-        masks = graph.masks | {"train": graph.masks["train"] | graph.masks["val"]}
-        return dataclasses.replace(graph, masks=masks)
-
-    change_graph(together)
+@of_data("validation nodes in training", cell=cells.GAT, words="train mask differ", at=LOADED)
+def leaked(original: Any, *args: Any) -> Any:
+    graph = original(*args)
+    masks = graph.masks | {"train": graph.masks["train"] | graph.masks["val"]}
+    return dataclasses.replace(graph, masks=masks)
 
 
-@of_data("one edge in fifty lost in reading", cell=cells.GAT, words="edge sources differ")
-def lost_edges() -> None:
-    def fewer(graph: Any) -> Any:
-        keep = torch.arange(graph.edges.shape[1]) % 50 != 0
-        return dataclasses.replace(graph, edges=graph.edges[:, keep])
-
-    change_graph(fewer)
+@of_data(
+    "one edge in fifty lost in reading", cell=cells.GAT, words="edge sources differ", at=LOADED
+)
+def lost_edges(original: Any, *args: Any) -> Any:
+    graph = original(*args)
+    keep = torch.arange(graph.edges.shape[1]) % 50 != 0
+    return dataclasses.replace(graph, edges=graph.edges[:, keep])
 
 
 of_batches = functools.partial(planted, kind="mini-batches")

@@ -21,6 +21,7 @@ from tests.defects.defect import around, planted, replace
 of_scale = functools.partial(
     planted, kind="scale of loss and gradients", cell=cells.VIG, mechanism="engine-parity"
 )
+LOSS = (MeanLoss, "__call__")
 
 
 @of_scale(
@@ -34,25 +35,16 @@ def divided_twice(original: Any, gradients: FlatGradients) -> None:
     original(gradients)
 
 
-@of_scale("gradients summed over micro-batches", words="4 times as much")
-def summed_microbatches() -> None:
+@of_scale("gradients summed over micro-batches", words="4 times as much", at=LOSS)
+def summed_microbatches(_: Any, loss: Any, output: Tensor, batch: MicroBatch, *rest: Any) -> Tensor:
     """The loss of each micro-batch is its own mean."""
-
-    def summed(
-        loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int
-    ) -> Tensor:
-        return functional.cross_entropy(output, microbatch.targets["train"])
-
-    replace(MeanLoss, "__call__", summed)
+    return functional.cross_entropy(output, batch.targets["train"])
 
 
-@of_scale("the mean of each chunk's mean", cell=cells.GAT, words="the loss is")
-def mean_of_means() -> None:
-    def mean(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
-        count = loss.task.valid_targets(microbatch.targets, "train")
-        return loss.task.summed_loss(output, microbatch.targets, "train") / count / 3
-
-    replace(MeanLoss, "__call__", mean)
+@of_scale("the mean of each chunk's mean", cell=cells.GAT, words="the loss is", at=LOSS)
+def mean_of_means(_: Any, loss: MeanLoss, output: Tensor, batch: MicroBatch, *rest: Any) -> Tensor:
+    count = loss.task.valid_targets(batch.targets, "train")
+    return loss.task.summed_loss(output, batch.targets, "train") / count / 3
 
 
 @of_scale(

@@ -58,28 +58,19 @@ def local_degree(original: Any, *args: Any) -> GraphChunk:
     return dataclasses.replace(chunk, degree=degree)
 
 
-def change_unions(change: Any) -> None:
-    def changed(original: Any, unions: DisjointUnions, *args: Any) -> GraphChunk:
-        chunk: GraphChunk = change(original(unions, *args))
-        return chunk
-
-    around(DisjointUnions, "of", changed)
-
-
 @defect(
     "nodes pooled into the graph beside their own",
     cell=cells.GRAPHS,
     words="outputs: readout.pooling",
+    at=(DisjointUnions, "of"),
 )
-def pooled_beside() -> None:
+def pooled_beside(original: Any, *args: Any) -> GraphChunk:
     """Each graph but the last takes the first node of the next one."""
 
-    def beside(chunk: GraphChunk) -> GraphChunk:
-        pooling = chunk.pooling_block
-        starts = pooling.indptr.clone()
-        starts[1:-1] += 1
-        target = torch.repeat_interleave(torch.arange(pooling.rows_out), starts.diff())
-        pooling = dataclasses.replace(pooling, indptr=starts, target=target)
-        return dataclasses.replace(chunk, pooling=pooling)
-
-    change_unions(beside)
+    chunk: GraphChunk = original(*args)
+    pooling = chunk.pooling_block
+    starts = pooling.indptr.clone()
+    starts[1:-1] += 1
+    target = torch.repeat_interleave(torch.arange(pooling.rows_out), starts.diff())
+    pooling = dataclasses.replace(pooling, indptr=starts, target=target)
+    return dataclasses.replace(chunk, pooling=pooling)
