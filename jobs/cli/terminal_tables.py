@@ -12,8 +12,8 @@ from itertools import islice
 from shlex import quote
 
 from gnnhpc.core.cli_options import as_typed
+from jobs.run.cell_state import MAY_RUN
 from jobs.run.cost import RunCost
-from jobs.run.state_table import MAY_RUN
 from jobs.run.status import KnownRun, RunStatus, status
 from jobs.slurm.job_array import format_indices
 from jobs.submit.submission import Submission

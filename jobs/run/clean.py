@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import open_run, read_run
-from jobs.run.state_table import MAY_RUN
 from jobs.run.status import status_of
 from jobs.run.submission_records import run_lock
 

@@ -11,8 +11,8 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
 from jobs.run.attempt_files import lines_from_the_end, memory_cause, newest_job_log
+from jobs.run.cell_state import MAY_RUN, CellState
 from jobs.run.run_state import open_run
-from jobs.run.state_table import MAY_RUN, CellState
 from jobs.run.status import status
 
 READ_S = 1.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
+from jobs.run.cell_state import MAY_RUN, STATES, UNFINISHED, CellState, cell_states
 from jobs.run.run_state import RunState, read_run
-from jobs.run.state_table import MAY_RUN, STATES, UNFINISHED, CellState, cell_states
 from jobs.slurm.queue import QueueAnswer, QueuedJob, query_queue
 
 

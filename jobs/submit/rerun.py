@@ -11,8 +11,8 @@ from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.provenance import ROOT, code_digest
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.submissions import read_provenance
+from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_run
-from jobs.run.state_table import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.status import status_of
 from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch

@@ -10,8 +10,8 @@ from dataclasses import replace
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
+from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState
-from jobs.run.state_table import MAY_RUN
 from jobs.run.status import only_of_run, status
 from jobs.run.submission_records import record_job
 from jobs.slurm.partitions import longest_time_min
