@@ -154,11 +154,7 @@ class RecordedTraining:
 
     def run(self, signals: Signals) -> int:
         """Returns the exit status. Raises WrongRunError for a run that validation ends."""
-        attempt, experiment, _point = (
-            self.attempt,
-            self.attempt.cell.experiment,
-            self.attempt.resumed,
-        )
+        attempt, experiment = self.attempt, self.attempt.cell.experiment
         start = self._restore()
         self.validator.at_start(start)
         every = experiment.save_every
