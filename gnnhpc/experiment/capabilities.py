@@ -26,17 +26,13 @@ class EngineRow:
     """Whether replicas may reduce gradients in buckets."""
     uneven_rows: bool = False
     """Whether micro-batches may have other rows each, as sampled ones and small graphs have."""
-    replicas_of_virtual_stages: bool = True
-    """Whether replicas may have several virtual stages, or a split backward."""
     fills_pipeline: bool = False
     """Whether its 1F1B and ZB-H1 need micro-batches that fill the pipeline."""
 
 
 ENGINES = {
     "native": EngineRow(buckets=True, uneven_rows=True),
-    "pipelining": EngineRow(
-        recomputes=False, replicas_of_virtual_stages=False, fills_pipeline=True
-    ),
+    "pipelining": EngineRow(recomputes=False, fills_pipeline=True),
     "torchgpipe": EngineRow(schedules=("gpipe",)),
 }
 
@@ -124,11 +120,8 @@ def _pipeline(e: ExperimentSettings) -> Iterator[str]:
         yield f"{virtual_stages} 2 {of}"
     if e.schedule not in ("interleaved", "zbv") and e.virtual_stages > 1:
         yield f"{virtual_stages} 1 {of}"
-    if e.schedule == "interleaved" or e.split_backward:
-        if e.device == "gpu":
-            yield f"{schedule} gpipe or 1f1b on gpu"
-        if e.layout.replicas > 1 and not row.replicas_of_virtual_stages:
-            yield f"{layout} pp<S> {of} of engine {e.engine}"
+    if (e.schedule == "interleaved" or e.split_backward) and e.device == "gpu":
+        yield f"{schedule} gpipe or 1f1b on gpu"
     yield from _rounds(e, row)
     uneven = e.kind == "graphs" or e.sampling is not None
     ours = e.sampling is None or e.sampling.sampler == "ours"

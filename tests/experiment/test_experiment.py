@@ -70,7 +70,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (PP2 | {"device": "gpu", "schedule": "zero-bubble"}, "schedule: found 'zero-bubble'; allowed"),
     (INTERLEAVED | {"schedule": "zbv", "virtual_stages": 3}, "virtual_stages: found 3; allowed: 2"),
     (INTERLEAVED | {"microbatches": 5}, "microbatches: found 5; allowed: a multiple of 2, the st"),
-    (PIPELINING | {"schedule": "zbv", "layout": "dp2-pp2"}, "layout: found 'dp2-pp2'; allowed: pp"),
     (PIPELINING | {"schedule": "zero-bubble", "microbatches": 5}, "microbatches: found 5; allowed"),
     (PIPELINING | {"schedule": "1f1b"}, "microbatches: found 1; allowed: at least 2, one a stage"),
     (drawn(sampler="dgl") | {"layout": "pp2"}, "layout: found 'pp2'; allowed: seq or dp<R>, since"),

@@ -75,7 +75,8 @@ SCHEDULES: list[tuple[str, Cell]] = [
     ),
     (
         "interleaved-pipelining",
-        IMAGES | {"layout": "pp2", "virtual_stages": 3, "microbatches": 4, "engine": "pipelining"},
+        IMAGES
+        | {"layout": "dp2-pp2", "virtual_stages": 3, "microbatches": 4, "engine": "pipelining"},
     ),
     ("zero-bubble", IMAGES | {"layout": "pp2"}),
     (
@@ -90,11 +91,13 @@ SCHEDULES: list[tuple[str, Cell]] = [
     ("zero-bubble-gatv2", NODES | {"model": {"name": "gatv2"}, "layout": "pp4", "microbatches": 2}),
     ("zero-bubble-resgcn", NODES | {"model": {"name": "resgcn"}, "layout": "pp3"}),
     ("zero-bubble-pipelining", IMAGES | {"layout": "pp3", "engine": "pipelining"}),
+    ("zero-bubble-pipelining-replicas", IMAGES | {"layout": "dp2-pp2", "engine": "pipelining"}),
     ("zbv", IMAGES | {"layout": "pp2"}),
     ("zbv-gat", NODES | {"layout": "dp2-pp2", "activation_checkpointing": "except_last"}),
     ("zbv-sage", NODES | {"model": {"name": "sage"}, "layout": "pp2", "microbatches": 1}),
     ("zbv-deferred", IMAGES | {"layout": "dp2-pp2", "batchnorm": "deferred"}),
     ("zbv-pipelining", IMAGES | {"layout": "pp3", "engine": "pipelining"}),
+    ("zbv-pipelining-replicas", IMAGES | {"layout": "dp2-pp2", "engine": "pipelining"}),
 ]
 
 
