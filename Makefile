@@ -130,13 +130,13 @@ bench: setup
 	$(PY) -m benchmarks
 
 coverage-of-intervals: setup
-	$(PY) -m benchmarks.intervals
+	$(PY) -m benchmarks.interval_coverage
 
 a-a: setup
 	@name=a-a-$$(date +%Y%m%d-%H%M%S); \
 	$(PY) -m jobs submit jobs/sweeps/a-a.yaml --cluster local --wait \
 	  --runs '$(RUNS)' --name "$$name"; \
-	$(PY) -m benchmarks.intervals '$(RUNS)'/"$$name"
+	$(PY) -m benchmarks.interval_coverage '$(RUNS)'/"$$name"
 
 slower-layer: setup
 	$(PY) -m tests.slower_layer '$(RUNS)'/slower-layer-$$(date +%Y%m%d-%H%M%S) --tries 20

@@ -120,7 +120,7 @@ def _print_left_out(loaded: RunData) -> None:
 
 def _print_invalid(loaded: RunData) -> int:
     """Print damaged and diverging cells, which `status` does not show, to stderr; exit status."""
-    from analysis.load.flags import DAMAGED, EQUIVALENT
+    from analysis.load.cell_flags import DAMAGED, EQUIVALENT
 
     wrong = loaded.checks[loaded.checks["name"].isin((DAMAGED, EQUIVALENT))].drop_duplicates("cell")
     for cell, detail in zip(wrong["cell"], wrong["detail"], strict=True):

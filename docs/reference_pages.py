@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.slurm.site_files import site_keys
+from jobs.slurm.read_site_file import site_keys
 from jobs.sweep.sweep_schema import markdown_table, settings_table, sweep_keys
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,7 +102,7 @@ def _command(name: str, command: Any, level: str) -> Iterator[str]:
 
 
 def _summary() -> Iterator[str]:
-    from analysis.summary.summary_columns import COLUMN_MEANINGS
+    from analysis.summary.summary_csv_columns import COLUMN_MEANINGS
 
     yield "# summary.csv"
     yield (

@@ -94,7 +94,7 @@ def run(
     """
     keep_numpy_to_one_thread()
     from gnnhpc.core.run_paths import RunPaths
-    from gnnhpc.experiment.flags import cell_from_flags, read_cell
+    from gnnhpc.experiment.command_line_flags import cell_from_flags, read_cell
     from gnnhpc.training.attempt import Attempt
     from gnnhpc.training.worker import run_attempt, run_cell
 
@@ -130,7 +130,7 @@ def verify(
 ) -> int:
     """Compare a few steps of all ranks, in float64, with the same steps in one process."""
     keep_numpy_to_one_thread()
-    from gnnhpc.experiment.flags import cell_from_flags, read_cell
+    from gnnhpc.experiment.command_line_flags import cell_from_flags, read_cell
     from gnnhpc.validation.verify import verify_cells, verify_manifest
 
     if manifest is not None:

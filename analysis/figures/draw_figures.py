@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.figures import graph_figures, speedup_figures, step_time, training_curves
+from analysis.figures.colours_and_style import COLUMN_IN, at_width, save_figure
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.style import COLUMN_IN, at_width, save_figure
 from analysis.figures.timeline import cell_named, draw_timeline
 from analysis.load.comparable import SEPARATE
 from analysis.render.document import Picture

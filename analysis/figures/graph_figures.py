@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from analysis.figures.colours_and_style import (
+    SERIES_STYLES,
+    layout_order,
+    layout_style,
+    layout_styles,
+)
 from analysis.figures.model_on_data import ModelOnData
 from analysis.figures.panels import series_figure, tidy
-from analysis.figures.style import SERIES_STYLES, layout_order, layout_style, layout_styles
 from analysis.summary.settings_in_words import COMPILED, IMPLEMENTATIONS
 
 if TYPE_CHECKING:

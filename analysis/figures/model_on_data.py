@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.settings_in_words import settings_label, study_title
-from analysis.summary.summary_columns import KEY_COLUMNS, VARIANT_COLUMNS
+from analysis.summary.summary_csv_columns import KEY_COLUMNS, VARIANT_COLUMNS
 from analysis.summary.summary_table import Summary
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.style import (
+from analysis.figures.colours_and_style import (
     COLUMN_IN,
     FULL_IN,
     GREY,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from analysis.figures.colours_and_style import layout_styles
 from analysis.figures.model_on_data import ModelOnData
 from analysis.figures.panels import series_figure, tidy
-from analysis.figures.style import layout_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

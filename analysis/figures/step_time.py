@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.model_on_data import ModelOnData
-from analysis.figures.panels import panel_grid
-from analysis.figures.style import (
+from analysis.figures.colours_and_style import (
     FULL_IN,
     GREY,
     figure_width,
@@ -21,6 +19,8 @@ from analysis.figures.style import (
     new_figure,
     styled,
 )
+from analysis.figures.model_on_data import ModelOnData
+from analysis.figures.panels import panel_grid
 from analysis.render.number_text import significant
 from analysis.summary.settings_in_words import settings_label
 from analysis.summary.time_breakdown import COLUMNS

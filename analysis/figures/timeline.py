@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
+from analysis.figures.colours_and_style import FULL_IN, figure_width, new_figure, styled
 from analysis.figures.panels import add_legend
-from analysis.figures.style import FULL_IN, figure_width, new_figure, styled
 from analysis.render.number_text import significant
 from analysis.summary.cell_measures import has_split_backward, timed_as_a_whole
 from analysis.summary.settings_in_words import study_title

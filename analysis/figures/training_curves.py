@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from analysis.figures.colours_and_style import (
+    SERIES_STYLES,
+    layout_order,
+    layout_style,
+    layout_styles,
+)
 from analysis.figures.model_on_data import ModelOnData
 from analysis.figures.panels import Styles, series_figure
-from analysis.figures.style import SERIES_STYLES, layout_order, layout_style, layout_styles
 from analysis.load.read_records import REPLICA_LOSS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.load.cell_flags import count_flags
 from analysis.load.comparable import differences
-from analysis.load.flags import count_flags
 from analysis.render.document import Table
 from analysis.render.formats import atomic_output_folder, write_table
 from analysis.statistics.intervals import CONFIDENCE

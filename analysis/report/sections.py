@@ -20,7 +20,7 @@ from analysis.studies.study import published_studies
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
-from analysis.summary.summary_columns import is_share
+from analysis.summary.summary_csv_columns import is_share
 from analysis.summary.summary_table import Summary
 
 _SECTIONS = {

@@ -10,7 +10,7 @@ reaches further, by the first term of Cornish and Fisher's expansion for a stude
 Statistical Society B 54:221). In medians and in ratios it (nearly) cancels. Of two
 configurations whose repeats were measured alternately, the ratio of each repeat is one observation;
 otherwise runs are compared by Welch's approximation (1947, Biometrika 34:28). `python -m
-benchmarks.intervals` measures how often these intervals hold the truth.
+benchmarks.interval_coverage` measures how often these intervals hold the truth.
 """
 
 from __future__ import annotations

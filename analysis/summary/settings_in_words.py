@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.summary.summary_columns import VARIANT_COLUMNS
+from analysis.summary.summary_csv_columns import VARIANT_COLUMNS
 from gnnhpc.models.model_registry import model_class
 
 IMPLEMENTATIONS = {"ours": "ours", "fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}

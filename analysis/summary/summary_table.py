@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.flags import count_flags
+from analysis.load.cell_flags import count_flags
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval, interval_of_shares, ratio_in_words
 from analysis.summary.baseline_and_speedup import (
@@ -22,7 +22,7 @@ from analysis.summary.baseline_and_speedup import (
     shares_of_passes,
 )
 from analysis.summary.configurations import Configuration, make_configurations, why_not_counted
-from analysis.summary.summary_columns import (
+from analysis.summary.summary_csv_columns import (
     CONTRACT_COLUMNS,
     DROPPED_COLUMNS,
     KEY_COLUMNS,

@@ -16,8 +16,8 @@ from analysis.load.run_data import load_run
 from analysis.summary.cell_measures import cell_phase_frame
 from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError, Taken
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.records.result_file import Result
 

@@ -23,8 +23,8 @@ from gnnhpc.data.load_graph import load_graph
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import first_input
+from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.training.events import Listener, StepTaken

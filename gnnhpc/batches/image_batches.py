@@ -14,7 +14,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Batches, BatchPlan, MicroBatch
 from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.shuffle import permutation
-from gnnhpc.data.images import Images, Indices, Split, load_images
+from gnnhpc.data.cifar10_images import Images, Indices, Split, load_images
 from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels.sample_neighbors import Memory
 from gnnhpc.records.schema import Phase

@@ -17,7 +17,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import code_digest, versions
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.core.versioned_json import DIGEST, check_version, content_digest, read_object
-from gnnhpc.records.record_writer import FileDigest
+from gnnhpc.records.rank_record_writer import FileDigest
 from gnnhpc.records.result_file import read_if_whole
 from gnnhpc.records.schema import Check
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.record_writer import RecordWriter
+from gnnhpc.records.rank_record_writer import RecordWriter
 from gnnhpc.records.schema import SpanRecord
 from gnnhpc.training.events import Listener, StepTaken
 

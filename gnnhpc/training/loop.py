@@ -20,7 +20,7 @@ from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
-from gnnhpc.training.machine_readings import counted_since, machine_readings
+from gnnhpc.training.memory_and_cpu_readings import counted_since, machine_readings
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import Measured, gather_metrics, step_record
 

@@ -17,7 +17,7 @@ from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.loss_and_metrics import Task
-from gnnhpc.training.machine_readings import Readings, peak_device_mib, peak_rss_mib
+from gnnhpc.training.memory_and_cpu_readings import Readings, peak_device_mib, peak_rss_mib
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from gnnhpc.distributed.watchdog import watching
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
-from gnnhpc.experiment.custom_model_files import load_model
+from gnnhpc.experiment.copy_custom_models import load_model
 from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.models.seeding import seed_generators
-from gnnhpc.records.record_writer import FileDigest, RecordWriter
+from gnnhpc.records.rank_record_writer import FileDigest, RecordWriter
 from gnnhpc.records.result_file import final_key, write_result_once
 from gnnhpc.records.resume_points import ResumePoint, environment_of, find_resume_point
 from gnnhpc.records.schema import Check, EventRecord

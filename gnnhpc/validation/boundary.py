@@ -19,7 +19,7 @@ from gnnhpc.records.failures import one_line
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.events import Listener, WrongRunError
-from gnnhpc.training.machine_readings import reset_peak_memory
+from gnnhpc.training.memory_and_cpu_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
 from gnnhpc.validation.data_digests import check_data

@@ -29,10 +29,10 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.versioned_json import read_object, write_atomically
 from gnnhpc.data import edges_and_splits
+from gnnhpc.data.cifar10_images import load_images
 from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_files import cache_root
 from gnnhpc.data.data_settings import Data
-from gnnhpc.data.images import load_images
 from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.data.synthetic import citation, images, reddit_shaped, threads
 from gnnhpc.distributed.mesh import Mesh

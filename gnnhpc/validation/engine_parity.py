@@ -19,7 +19,7 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
-from gnnhpc.data.images import Images
+from gnnhpc.data.cifar10_images import Images
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels.dispatch import plain_torch
@@ -33,8 +33,8 @@ from gnnhpc.validation.reference.fresh_layers import FreshLayers, check_comparab
 from gnnhpc.validation.reference.graph_batches import GraphData, GraphSetData, Rows
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
+from gnnhpc.validation.steps.compare_with_reference import Disagreement, StepComparison
 from gnnhpc.validation.steps.parity_slice import ParitySlice
-from gnnhpc.validation.steps.step_comparison import Disagreement, StepComparison
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
 
 NAME = "engine-parity"

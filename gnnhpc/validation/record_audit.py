@@ -15,7 +15,7 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.audit.drift import drift
-from gnnhpc.validation.audit.noise import noise, shared_node, threads
+from gnnhpc.validation.audit.noise_flags import noise, shared_node, threads
 from gnnhpc.validation.audit.rank_records import AttemptRecords, StepKey, read_attempt
 from gnnhpc.validation.audit.step_times import (
     barriers,

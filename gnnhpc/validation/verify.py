@@ -19,9 +19,9 @@ from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, report_errors
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.data_files import data_root
 from gnnhpc.distributed.environment import Environment, local_rank_variables, read_environment
-from gnnhpc.experiment.custom_model_files import copy_models, load_model
+from gnnhpc.experiment.command_line_flags import read_cell
+from gnnhpc.experiment.copy_custom_models import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.flags import read_cell
 from gnnhpc.experiment.manifest import Cell, read_manifest
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _verify_as_rank(cell: Cell, environment: Environment, steps: int) -> int:
 
 def _print(experiment: Experiment, check: Check) -> None:
     """A line a layer, the largest difference of each kind, the verdict."""
-    from gnnhpc.validation.steps.step_comparison import TOLERANCE
+    from gnnhpc.validation.steps.compare_with_reference import TOLERANCE
 
     console = Console()
     if check.values:

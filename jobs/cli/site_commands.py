@@ -41,8 +41,8 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """
     from jobs.slurm.job_array import Resources
     from jobs.slurm.partitions import longest_time_min, query_partitions
+    from jobs.slurm.read_site_file import find_site_file, load_site
     from jobs.slurm.sbatch import refusal
-    from jobs.slurm.site_files import find_site_file, load_site
 
     name, settings = load_site(site_file, site)
     print(f"site {name}, from {find_site_file(site_file) or 'no site file'}")
@@ -81,7 +81,7 @@ def schema(
     """
     import json
 
-    from jobs.slurm.site_files import site_keys, site_schema
+    from jobs.slurm.read_site_file import site_keys, site_schema
     from jobs.sweep.sweep_schema import sweep_keys, sweep_schema
 
     if table:

@@ -77,8 +77,8 @@ def submit(
     jobs run that copy.
     """
     from jobs.cli.terminal_tables import print_dry_run, print_submitted
-    from jobs.slurm.sbatch_options import parse_options
-    from jobs.slurm.site_files import load_site
+    from jobs.slurm.read_site_file import load_site
+    from jobs.slurm.user_sbatch_options import parse_options
     from jobs.submit import submit as submitting
     from jobs.submit.submission import Options
     from jobs.sweep.plan import plan
@@ -145,8 +145,8 @@ def rerun(
     cells without --force.
     """
     from jobs.cli.terminal_tables import print_dry_run, print_submitted
-    from jobs.slurm.sbatch_options import parse_options
-    from jobs.slurm.site_files import load_site
+    from jobs.slurm.read_site_file import load_site
+    from jobs.slurm.user_sbatch_options import parse_options
     from jobs.submit import rerun as rerunning
     from jobs.submit.submission import Options
 

@@ -20,7 +20,13 @@ from jobs.run.attempt_files import (
 )
 from jobs.run.run_state import RunState
 from jobs.slurm.paired_blocks import Key
-from jobs.slurm.queue import ENDED_STATES, NO_SLURM, WAITING_STATES, QueueAnswer, QueuedJob
+from jobs.slurm.squeue_and_sacct import (
+    ENDED_STATES,
+    NO_SLURM,
+    WAITING_STATES,
+    QueueAnswer,
+    QueuedJob,
+)
 
 _MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
 """Ends after which Slurm may queue the job again."""

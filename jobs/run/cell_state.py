@@ -9,7 +9,7 @@ from jobs.run.attempt_files import memory_cause, read_progress, script_error
 from jobs.run.cell_evidence import Evidence
 from jobs.run.run_state import RunState
 from jobs.slurm.paired_blocks import Key
-from jobs.slurm.queue import QueueAnswer, QueuedJob
+from jobs.slurm.squeue_and_sacct import QueueAnswer, QueuedJob
 
 LIVE = ("running", "pending")
 MAY_RUN = (*LIVE, "unknown")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jobs.run.attempt_files import job_of
 from jobs.run.run_state import RunState
-from jobs.slurm.queue import WAITING_STATES, ask_sacct
+from jobs.slurm.squeue_and_sacct import WAITING_STATES, ask_sacct
 
 _PATIENCE_S = 60.0
 """How long sacct may take to answer."""

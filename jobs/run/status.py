@@ -11,7 +11,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cell_state import MAY_RUN, STATES, UNFINISHED, CellState, cell_states
 from jobs.run.run_state import RunState, read_run
-from jobs.slurm.queue import QueueAnswer, QueuedJob, query_queue
+from jobs.slurm.squeue_and_sacct import QueueAnswer, QueuedJob, query_queue
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import yaml
 
 from gnnhpc.core.provenance import ROOT, is_installed
 from jobs.slurm.job_array import JobArray
-from jobs.slurm.sbatch_options import speed_options
-from jobs.slurm.site import Site
+from jobs.slurm.site_settings import Site
+from jobs.slurm.user_sbatch_options import speed_options
 
 if TYPE_CHECKING:
     import jinja2

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.manifest import Cell
-from jobs.slurm.sbatch_options import STEP
-from jobs.slurm.site import Site, Value
+from jobs.slurm.site_settings import Site, Value
+from jobs.slurm.user_sbatch_options import STEP
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
 PAIRED = "-paired"

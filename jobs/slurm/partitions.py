@@ -14,8 +14,8 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
 from gnnhpc.core.slurm_commands import ask, run_slurm
 from jobs.slurm.batch_script import template
-from jobs.slurm.queue import error_line
-from jobs.slurm.site import Site, time_limit_minutes
+from jobs.slurm.site_settings import Site, time_limit_minutes
+from jobs.slurm.squeue_and_sacct import error_line
 
 _FORMAT = "%P|%a|%l|%D|%c|%m|%G|%f"
 _LIMIT_MIN = 60

@@ -13,9 +13,9 @@ from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
 from gnnhpc.core.slurm_commands import ask, run_slurm
-from jobs.slurm.queue import SlurmSilentError, ask_squeue, error_line
-from jobs.slurm.sbatch_options import sbatch_environment
-from jobs.slurm.site import Value
+from jobs.slurm.site_settings import Value
+from jobs.slurm.squeue_and_sacct import SlurmSilentError, ask_squeue, error_line
+from jobs.slurm.user_sbatch_options import sbatch_environment
 
 LOOK_AFTER_S = 5.0
 """Pause before the queue is asked whether a job whose answer was lost is there."""

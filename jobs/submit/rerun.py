@@ -17,7 +17,7 @@ from jobs.run.status import status_of
 from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
-from jobs.slurm.site import parse_site
+from jobs.slurm.site_settings import parse_site
 from jobs.submit.submission import Options, Submission, make_launch, make_submission
 from jobs.submit.submit import (
     SCHEDULERS,

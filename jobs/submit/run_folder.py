@@ -21,7 +21,7 @@ from gnnhpc.core.provenance import (
 )
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
-from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.copy_custom_models import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.code_snapshot import CodeSnapshot, file_digests
 from gnnhpc.records.failures import utc_now

@@ -15,8 +15,8 @@ from jobs.run.run_state import RunState
 from jobs.run.status import only_of_run, status
 from jobs.run.submission_records import record_job
 from jobs.slurm.partitions import longest_time_min
-from jobs.slurm.queue import QueueAnswer, query_queue
 from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, submit_script
+from jobs.slurm.squeue_and_sacct import QueueAnswer, query_queue
 from jobs.submit.run_folder import script_of
 from jobs.submit.submission import Job, Options, Submission
 

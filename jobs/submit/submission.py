@@ -12,7 +12,7 @@ from gnnhpc.experiment.manifest import Cell
 from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
-from jobs.slurm.site import Site, changed_site
+from jobs.slurm.site_settings import Site, changed_site
 from jobs.sweep.plan import Plan
 
 Job = tuple[JobArray, str]

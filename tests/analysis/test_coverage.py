@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.stats import norm
 
-from benchmarks.intervals import GROUPS, NOISES, STUDIES, Share, coverage, false_effects
+from benchmarks.interval_coverage import GROUPS, NOISES, STUDIES, Share, coverage, false_effects
 
 GOAL = (0.93, 0.97)
 

@@ -15,9 +15,9 @@ from PIL import Image
 import analysis
 from analysis.cli import main
 from analysis.figures import draw_figures
+from analysis.figures.colours_and_style import new_figure, styled
 from analysis.figures.draw_figures import FIGURES, FigureKind
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.style import new_figure, styled
 from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.conftest import GOLDEN, experiments_of
 from tests.tools.made_steps import Machine

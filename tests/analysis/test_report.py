@@ -17,7 +17,7 @@ from analysis.report.first_page import first_page_section
 from analysis.report.report import write_report
 from analysis.report.sections import texts
 from analysis.studies.study_tables import study_tables
-from analysis.summary.summary_columns import CONTRACT_COLUMNS
+from analysis.summary.summary_csv_columns import CONTRACT_COLUMNS
 from analysis.summary.summary_table import summarize
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gnnhpc.batches.batch import BatchPlan
 from gnnhpc.batches.image_batches import ImageBatches, content_checksum, epoch_indices
+from gnnhpc.data.cifar10_images import Images, load_images
 from gnnhpc.data.data_settings import SyntheticCifar10
-from gnnhpc.data.images import Images, load_images
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.stage_cut import outline
 from tests.tools.cells import vig

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.sampled.dgl_loader import DglLoader
-from gnnhpc.batches.sampled.library_loader import LibraryLoader, random_seed
+from gnnhpc.batches.sampled.library_loader_base import LibraryLoader, random_seed
 from gnnhpc.batches.sampled.pyg_loader import PygLoader, sampled_hops
 from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import InputError

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.cifar10_images import load_images
 from gnnhpc.data.data_settings import Cifar10, SyntheticCifar10
-from gnnhpc.data.images import load_images
 from gnnhpc.data.synthetic.images import synthetic_images
 from tests.tools.data_files import RECORD, cifar_records, write_binary
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.flags import build_experiment
 from tests.tools.cells import GRAPHS, LINKED, SAMPLED, graphs, linked, sampled
 
 VIG: dict[str, Any] = {

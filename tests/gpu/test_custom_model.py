@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.copy_custom_models import copy_models
 from tests.gpu.test_cells import SHARED, ran, visible
 from tests.training.test_resumed_custom_model import HELD, cell, whole_and_in_parts
 

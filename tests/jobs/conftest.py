@@ -18,7 +18,7 @@ from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Header, StepRecord
 from jobs.run.status import status
 from jobs.slurm import sbatch
-from jobs.slurm.site import Site
+from jobs.slurm.site_settings import Site
 from jobs.submit.submission import Options
 from jobs.submit.submit import Submitted, submit
 from jobs.sweep.plan import Plan, plan

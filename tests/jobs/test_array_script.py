@@ -12,7 +12,7 @@ import pytest
 from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray, job_arrays, tasks_of_cells
 from jobs.slurm.paired_blocks import pair_cells
-from jobs.slurm.site import Site
+from jobs.slurm.site_settings import Site
 from tests.jobs.conftest import small_plan
 
 EXPECTED = Path(__file__).parent / "expected"

@@ -219,7 +219,7 @@ def test_status_names_the_next_command(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jobs.slurm.queue.KEPT_S", 0.0)
+    monkeypatch.setattr("jobs.slurm.squeue_and_sacct.KEPT_S", 0.0)
     assert main(["status", str(run.root)]) == 3
     assert "next: " not in capsys.readouterr().out
     slurm.set_queue()

@@ -17,7 +17,7 @@ import pytest
 from gnnhpc.core.run_paths import RunPaths
 from jobs.run.status import status
 from jobs.slurm.batch_script import Launch
-from jobs.slurm.site import Site
+from jobs.slurm.site_settings import Site
 from jobs.submit.local_scheduler import LOCK_VARIABLE, machine_lock
 from jobs.submit.rerun import Selection, rerun
 from jobs.submit.submission import Options

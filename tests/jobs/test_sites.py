@@ -8,8 +8,8 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from jobs.slurm.partitions import parse_sinfo, site_file_text, write_site_file
-from jobs.slurm.site import Site, changed_site, time_limit_minutes
-from jobs.slurm.site_files import load_site
+from jobs.slurm.read_site_file import load_site
+from jobs.slurm.site_settings import Site, changed_site, time_limit_minutes
 
 SINFO = """\
 main*|up|1-00:00:00|4|16|64000|(null)|skylake,ib

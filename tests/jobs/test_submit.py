@@ -13,7 +13,7 @@ from jobs.cli import main
 from jobs.cli.terminal_tables import print_submitted
 from jobs.run.submission_records import read_submissions
 from jobs.slurm.sbatch import MaybeSubmittedError
-from jobs.slurm.site import Site
+from jobs.slurm.site_settings import Site
 from jobs.submit.rerun import Selection, rerun
 from jobs.submit.submit import Submitted, submit
 from tests.jobs.conftest import GRID, MadeRun, small_plan

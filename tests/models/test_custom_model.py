@@ -17,14 +17,14 @@ from gnnhpc import models
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.experiment.custom_model_files import copy_models, load_model
+from gnnhpc.experiment.copy_custom_models import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.models.custom_source import source_digest
+from gnnhpc.models.import_custom_source import source_digest
 from gnnhpc.models.model import BuildOptions, Context
 from jobs.sweep.plan import plan
 from tests.tools.graphs import make_graph, relative_error

@@ -38,5 +38,5 @@ TARGETS = {
     "step times": Target(
         ("analysis/statistics/warmup.py",), ("tests/analysis/test_statistics.py",)
     ),
-    "noise": Target(("analysis/statistics/noise.py",), ("tests/analysis/test_load.py",)),
+    "noise": Target(("analysis/statistics/counted_steps.py",), ("tests/analysis/test_load.py",)),
 }

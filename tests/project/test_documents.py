@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gnnhpc.console import COMMANDS, load
-from jobs.slurm.site_files import load_site
+from jobs.slurm.read_site_file import load_site
 from jobs.sweep.plan import plan
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.engines.stage import Stage
-from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.copy_custom_models import copy_models
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Context

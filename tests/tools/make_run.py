@@ -24,7 +24,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.records.record_writer import FileDigest, RecordWriter
+from gnnhpc.records.rank_record_writer import FileDigest, RecordWriter
 from gnnhpc.records.result_file import NOT_DIGESTED, Result, final_key
 from gnnhpc.records.schema import Check, Failure, Header, Phase, Status
 from gnnhpc.records.submissions import PROVENANCE_VERSION

@@ -9,7 +9,7 @@ import pytest
 
 from gnnhpc.core.errors import EXIT_UNFINISHED
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.copy_custom_models import copy_models
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from tests.tools.cells import GAT, Ran, manifest_of, run

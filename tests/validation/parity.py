@@ -12,7 +12,7 @@ import torch
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.experiment.flags import build_experiment
+from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import set_up
 from gnnhpc.validation.engine_parity import check_engine

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.data.load_graph import load_graph, load_graph_set
+from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.validation.steps.parity_slice import (
     labelled_neighborhood,
     parity_slice,

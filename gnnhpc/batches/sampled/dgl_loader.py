@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gnnhpc.batches.sampled.library_loader import (
+from gnnhpc.batches.sampled.library_loader_base import (
     LibraryBlock,
     LibraryLoader,
     loader_options,

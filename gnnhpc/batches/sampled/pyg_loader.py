@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import NeighborSampler
 
-from gnnhpc.batches.sampled.library_loader import (
+from gnnhpc.batches.sampled.library_loader_base import (
     LibraryBlock,
     LibraryLoader,
     loader_options,

@@ -19,7 +19,7 @@ from gnnhpc.batches.sampled.evaluations import (
     evaluate_by_layers,
     evaluate_links,
 )
-from gnnhpc.batches.sampled.library_loader import LibraryLoader
+from gnnhpc.batches.sampled.library_loader_base import LibraryLoader
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
 from gnnhpc.batches.sampled.sampler_threads import SamplerThreads, check_compiled

@@ -12,9 +12,9 @@ import torch
 from gnnhpc.batches import image_batches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.shuffle import Share, Shares
-from gnnhpc.data import images as image_data
+from gnnhpc.data import cifar10_images as image_data
 from gnnhpc.data import load_graph as graph_data
-from gnnhpc.data.images import Images
+from gnnhpc.data.cifar10_images import Images
 from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnhpc.data import images as image_data
+from gnnhpc.data import cifar10_images as image_data
 from gnnhpc.engines import activation_checkpointing
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage

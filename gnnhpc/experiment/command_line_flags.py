@@ -14,7 +14,7 @@ from gnnhpc.core.settings import input_error
 from gnnhpc.data.data_files import data_root
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import DEFAULT
-from gnnhpc.experiment.custom_model_files import load_model
+from gnnhpc.experiment.copy_custom_models import load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.experiment_settings import DataField, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name, read_manifest

@@ -1,7 +1,7 @@
 """How often 95 % intervals contain the truth.
 
-    python -m benchmarks.intervals        # of simulated studies whose truth is known
-    python -m benchmarks.intervals RUN    # how often repeats of one cell are called different
+    python -m benchmarks.interval_coverage        # simulates studies whose truth is known
+    python -m benchmarks.interval_coverage RUN    # how often repeats of one cell seem to differ
 
 In a simulated study runs differ by a normal factor; within a run consecutive steps are correlated
 (AR(1)). Noise is normal, or skewed to the right in one of two ways: exponential shocks that fade,
@@ -32,8 +32,8 @@ from scipy.special import log_ndtr
 from analysis.load.run_data import load_run
 from analysis.render.document import Table
 from analysis.render.formats import table_to_markdown
+from analysis.statistics.counted_steps import counted_step_times
 from analysis.statistics.intervals import median, t_bounds, welch_bounds
-from analysis.statistics.noise import counted_step_times
 from analysis.statistics.sample import skewness_of_means
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
 
@@ -68,7 +68,7 @@ class Share(NamedTuple):
 def main() -> int:
     """1 where an A/A study has more than 7 % false effects, 2 for a folder that is no run."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.intervals",
+        prog="python -m benchmarks.interval_coverage",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,7 +12,7 @@ from pydantic import Field
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Strict, expand_user
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
-from jobs.slurm.site import Site, parse_site
+from jobs.slurm.site_settings import Site, parse_site
 from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema, settings_table
 
 SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from gnnhpc.core.settings import Positive, Strict, Whole, input_error
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys
-from jobs.slurm.sbatch_options import check_options
+from jobs.slurm.user_sbatch_options import check_options
 
 _TIME = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$")
 
