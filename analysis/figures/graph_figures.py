@@ -46,7 +46,7 @@ def chunk_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
     if group.training.empty:
         return "no training step after warm-up"
     rows = tidy(group.training, "mean_s", "mean")
-    return _against_chunks(group, rows, "epoch time (s)", published, "avg_epoch_s", log=True)
+    return _against_chunks(group, rows, "epoch time (s)", published, "seconds", log=True)
 
 
 def chunk_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
@@ -63,7 +63,7 @@ def chunk_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) ->
     by_settings = cells.groupby(keys, observed=True, dropna=False)[known[0]]
     rows = by_settings.agg(y="mean", low="min", high="max").reset_index().dropna(subset="y")
     label = f"{known[0].partition('_')[0]} accuracy"
-    return _against_chunks(group, rows, label, published, "val_acc", zero=False)
+    return _against_chunks(group, rows, label, published, "val_accuracy", zero=False)
 
 
 def _against_chunks(
@@ -95,8 +95,9 @@ def _against_chunks(
         styles = {f"{n}, {mode}": {**layout_style(n).line, **_MODES[mode]} for n, mode in pairs}
     ticks, points = set(rows["total"]), None
     if published is not None:
-        ticks |= set(published["chunks"])
-        points = published.assign(series="published", x=published["chunks"], y=published[column])
+        ticks |= set(published["chunk_count"])
+        points = published.assign(series="published", x=published["chunk_count"])
+        points["y"] = published[column]
     return series_figure(
         group,
         rows.assign(x=rows["total"]),
@@ -127,7 +128,7 @@ def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) ->
     ticks, points = set(rows["x"]), None
     if published is not None:
         places = published["framework"] + "\n" + published["compute"]
-        points = published.assign(series="published", x=places, y=published["avg_epoch_ms"])
+        points = published.assign(series="published", x=places, y=published["epoch_ms"])
         ticks |= set(places)
     return series_figure(
         group,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -22,7 +22,6 @@ from analysis.studies.study_rows import Row, selected
 from analysis.summary.baseline_and_speedup import same_value
 from analysis.summary.frameworks import DEPENDS_ON_IMPLEMENTATION
 
-Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
 _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
     *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
@@ -34,104 +33,31 @@ _WHO_COMPUTES = (
 class Side:
     """A claim's quantity in one row, published or measured."""
 
-    claim: Claim
     row: Row
     other: Row | None
     """The other row of the pair."""
     value: Interval
 
-    @cached_property
-    def setting(self) -> str:
-        return self.claim.setting.format_map(self.row.columns)
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Equal for a published and a measured side of the same comparison."""
-        return self.row.columns["phase"], self.row.columns["model_name"], self.setting
+def compare_claim(
+    claim: Claim, published: Sequence[Row], measured: Sequence[Row]
+) -> Iterator[dict[str, Any]]:
+    """Rows of the corrected study, with the `outcome` of each that was measured.
 
-    @property
-    def bound(self) -> float | None:
-        known = self.claim.bound
-        return float(self.row.columns[known]) if isinstance(known, str) else known
-
-    @property
-    def judgement(self) -> tuple[Outcome, str]:
-        """Whether a conclusion holds, by the interval; and why it does not or is undecided."""
-        claim, low, high = self.claim, self.value.low, self.value.high
-        rows = [self.row, *([self.other] if self.other else [])]
-        runs = min(row.runs for row in rows)
-        if low is None or high is None:
-            return "cannot be decided", f", no interval, {self.value.basis}"
-        if claim.of_devices and any(row.shares_processors for row in rows):
-            return "cannot be decided", ", its ranks took turns on fewer processors"
-        if runs < FEWEST_PAIRS:
-            return "cannot be decided", f", {runs} runs are fewer than {FEWEST_PAIRS}"
-        furthest = max(high - claim.nothing, claim.nothing - low)
-        if claim.negligible is not None and furthest < claim.negligible:
-            return "does not hold", f", the difference is less than {claim.negligible:g}"
-        if not self.value.excludes(claim.nothing):
-            return "cannot be decided", f", the interval contains {claim.nothing:g}"
-        side = "more" if low > claim.nothing else "less"
-        return "holds" if claim.expected in ("either", side) else "does not hold", ""
+    A number is compared where it was published, and a conclusion wherever it was measured;
+    published comparisons that the run lacks come last.
+    """
+    printed = dict(_sides(claim, published))
+    ours = [(key, side) for key, side in _sides(claim, measured) if claim.text or key in printed]
+    for key, side in ours:
+        yield _compare(claim, side, printed.get(key), side)
+    for key, side in printed.items():
+        if key not in dict(ours):
+            yield _compare(claim, side, side, None)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One comparison; either side may be missing, but not both."""
-
-    claim: Claim
-    printed: Side | None
-    ours: Side | None
-
-    @property
-    def side(self) -> Side:
-        """Ours, or the printed one where the run lacks it."""
-        found = self.ours or self.printed
-        assert found is not None
-        return found
-
-    @property
-    def verdict(self) -> str:
-        """The verdict in words, with the reason where it is unknown."""
-        if self.claim.text:
-            outcome, why = self.ours.judgement if self.ours else ("not measured", "")
-            return f"{self.claim.text}: {outcome}{why}"
-        words = [_of_printed(self.printed) if self.printed else ""]
-        if self.ours and self.ours.bound is not None:
-            words.append(_of_bound(self.ours.value, self.ours.bound))
-        return ". ".join(filter(None, words))
-
-
-def _of_printed(printed: Side) -> str:
-    known = {**printed.row.columns, "value": printed.value.value, "bound": printed.bound}
-    frame = pd.DataFrame([known])
-    verdicts = printed.claim.verdicts
-    return next((text for query, text in verdicts if len(frame.query(query, engine="python"))), "")
-
-
-def _of_bound(value: Interval, bound: float) -> str:
-    if value.value <= bound:
-        return "Ours is within the bound"
-    if value.low is None:
-        return f"Ours is above the bound; no interval: {value.basis}"
-    return (
-        f"Ours is above the bound by {'less' if value.low <= bound else 'more'} than its interval"
-    )
-
-
-def compare_rows(
-    claims: Sequence[Claim], published: Sequence[Row], measured: Sequence[Row]
-) -> Iterator[Finding]:
-    """All comparisons, claim by claim; published ones that the run lacks come last."""
-    for claim in claims:
-        printed = {one.key: one for one in _sides(claim, published)}
-        ours = [one for one in _sides(claim, measured) if claim.text or one.key in printed]
-        yield from (Finding(claim, printed.get(one.key), one) for one in ours)
-        matched = {one.key for one in ours}
-        yield from (Finding(claim, one, None) for k, one in printed.items() if k not in matched)
-
-
-def _sides(claim: Claim, rows: Sequence[Row]) -> Iterator[Side]:
+def _sides(claim: Claim, rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], Side]]:
+    """Each with a key that a published and a measured side of the same comparison share."""
     for row in selected(rows, claim.select):
         if claim.pair is None:
             other, value = None, row.interval(claim.quantity)
@@ -139,7 +65,70 @@ def _sides(claim: Claim, rows: Sequence[Row]) -> Iterator[Side]:
             other = _like(row, rows, claim.pair, claim.free)
             value = OF_PAIRS[claim.quantity](row, other) if other else None
         if value is not None:
-            yield Side(claim, row, other, value)
+            setting = claim.setting.format_map(row.columns)
+            key = row.columns["phase"], row.columns["model_name"], setting
+            yield key, Side(row, other, value)
+
+
+def _compare(claim: Claim, side: Side, printed: Side | None, ours: Side | None) -> dict[str, Any]:
+    """One row; `side` is ours, or the printed one where the run lacks it."""
+    columns = side.row.columns
+    bound = float(columns[claim.bound]) if isinstance(claim.bound, str) else claim.bound
+    outcome, why = _outcome(claim, ours) if ours else ("not measured", "")
+    verdict = f"{claim.text}: {outcome}{why}"
+    if not claim.text:
+        words = [_of_printed(claim, printed, bound) if printed else ""]
+        words += [_of_bound(ours.value, bound)] if ours and bound is not None else []
+        verdict = ". ".join(filter(None, words))
+    return {
+        "table": claim.table.format_map((printed or side).row.columns),
+        "model": columns["model_name"],
+        "setting": claim.setting.format_map(columns),
+        "phase": columns["phase"],
+        "quantity": claim.name or claim.quantity,
+        "published": printed.value.value if printed else None,
+        **(ours.value.columns("ours") if ours else {}),
+        "bound": bound,
+        "run": columns.get("run", ""),
+        "verdict": verdict,
+        "outcome": outcome,
+    }
+
+
+def _outcome(claim: Claim, side: Side) -> tuple[str, str]:
+    """Whether a conclusion holds, by the interval; and why it does not or is undecided."""
+    low, high = side.value.low, side.value.high
+    rows = [side.row, *([side.other] if side.other else [])]
+    runs = min(row.runs for row in rows)
+    if low is None or high is None:
+        return "cannot be decided", f", no interval, {side.value.basis}"
+    if claim.of_devices and any(row.shares_processors for row in rows):
+        return "cannot be decided", ", its ranks took turns on fewer processors"
+    if runs < FEWEST_PAIRS:
+        return "cannot be decided", f", {runs} runs are fewer than {FEWEST_PAIRS}"
+    furthest = max(high - claim.nothing, claim.nothing - low)
+    if claim.negligible is not None and furthest < claim.negligible:
+        return "does not hold", f", the difference is less than {claim.negligible:g}"
+    if not side.value.excludes(claim.nothing):
+        return "cannot be decided", f", the interval contains {claim.nothing:g}"
+    found = "more" if low > claim.nothing else "less"
+    return "holds" if claim.expected in ("either", found) else "does not hold", ""
+
+
+def _of_printed(claim: Claim, printed: Side, bound: float | None) -> str:
+    """The text of the first verdict whose query holds."""
+    known = pd.DataFrame([{**printed.row.columns, "value": printed.value.value, "bound": bound}])
+    texts = (text for query, text in claim.verdicts if len(known.query(query, engine="python")))
+    return next(texts, "")
+
+
+def _of_bound(value: Interval, bound: float) -> str:
+    if value.value <= bound:
+        return "Ours is within the bound"
+    if value.low is None:
+        return f"Ours is above the bound; no interval: {value.basis}"
+    amount = "less" if value.low <= bound else "more"
+    return f"Ours is above the bound by {amount} than its interval"
 
 
 def _like(

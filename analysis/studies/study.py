@@ -1,15 +1,14 @@
 """Reads published studies: their numbers, their known defects, and what they claim.
 
-A study is a folder with CSV files as printed and a study.yaml, whose keys are the fields of
-`Study`. A report shows a study only where its model was run on its data. Queries are those of
-pandas, over the columns of `study_rows.Row`.
+A study is a folder with its printed numbers as CSV, in columns of settings and measures that a run
+has too, and a study.yaml, whose keys are the fields of `Study`. A report shows a study only where
+its model was run on its data. Queries are those of pandas, over the columns of `study_rows.Row`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,21 +19,6 @@ from pydantic.dataclasses import dataclass
 
 FOLDER = Path(__file__).parent
 _KNOWN_KEYS_ALONE = ConfigDict(extra="forbid")
-
-
-@dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
-class PublishedFile:
-    """How a printed table maps to rows that are like those of a run."""
-
-    file: str
-    constants: Mapping[str, Any]
-    """Settings that all its rows have."""
-    settings: Mapping[str, str]
-    """Setting -> column of the file."""
-    measures: Mapping[str, str]
-    """What was measured, and remarks on it -> column of the file."""
-    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
-    """Setting or measure -> printed value -> our value."""
 
 
 @dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
@@ -100,13 +84,12 @@ class PublishedFigure:
     """Published points that are drawn in a figure of the same model and data."""
 
     figure: str
-    data: tuple[str, ...]
     caption: str
     """What the figure's caption says of the points."""
-    file: str = ""
-    """The printed table; empty for the published rows with seconds an epoch."""
     select: str = "index == index"
-    """Which of its rows, a query with @model, the study's name of it, and @data."""
+    """Which of the published rows."""
+    file: str = ""
+    """A file of points that are no rows, which are drawn instead."""
 
 
 @dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
@@ -117,7 +100,6 @@ class Study:
     citation: str
     what: str
     machine: str
-    files: Mapping[str, str]
     defects: Mapping[str, str]
     """A short name -> a sentence."""
     models: Mapping[str, str]
@@ -128,7 +110,8 @@ class Study:
     """Which rows of a run it is compared with, a query."""
     tables: tuple[StudyTable, ...]
     claims: tuple[Claim, ...]
-    published_files: tuple[PublishedFile, ...]
+    published: Mapping[str, tuple[str, ...]]
+    """CSV file -> its columns that are settings; the others are measures, and remarks on them."""
     figures: tuple[PublishedFigure, ...]
     conclusions: str = ""
     """The title of the table of conclusions; empty for a study without any."""

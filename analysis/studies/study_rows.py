@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.load.comparable import Environment
 from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
-from analysis.studies.study import PublishedFile, Study, published_studies, read_published
+from analysis.studies.study import Study, published_studies, read_published
 from analysis.summary.configurations import Configuration
 from analysis.summary.settings_in_words import IMPLEMENTATIONS, is_missing, with_study
 from analysis.summary.summary_table import Summary
@@ -92,30 +92,27 @@ def selected(rows: Sequence[Row], query: str) -> list[Row]:
 
 def published_rows(study: Study) -> list[Row]:
     """The printed rows of a study."""
-    return [row for one in study.published_files for row in _printed_rows(one, study)]
-
-
-def _printed_rows(one: PublishedFile, study: Study) -> Iterator[Row]:
-    for line in read_published(one.file).to_dict("records"):
-        known = dict(one.constants)
-        for name, column in {**one.settings, **one.measures}.items():
-            known[name] = one.values[name].get(line[column]) if name in one.values else line[column]
-        settings = {name: known[name] for name in (*one.constants, *one.settings)}
-        yield Row({**known, **_in_words(settings, study)}, settings)
+    rows = []
+    for file, names in study.published.items():
+        for line in read_published(file).to_dict("records"):
+            settings = {name: line[name] for name in names}
+            columns = {str(name): value for name, value in line.items()}
+            rows.append(Row(columns | _in_words(settings, study), settings))
+    return rows
 
 
 def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, str] | None:
     """The points of a study that are drawn in a figure, and its words for the caption."""
     for study in published_studies().values():
         for one in study.figures:
-            if one.figure == figure and model in study.models and data in one.data:
+            if one.figure == figure and model in study.models and data in study.data:
                 if one.file:
-                    points = read_published(one.file)
-                else:
-                    points = pd.DataFrame([row.columns for row in published_rows(study)])
-                    points["epoch_s"] = points["seconds"] / study.epochs
-                names = {"model": study.models[model], "data": data}
-                return points.query(one.select, local_dict=names, engine="python"), one.caption
+                    return read_published(one.file), one.caption
+                query = f"model == '{model}' and data == '{data}' and ({one.select})"
+                rows = selected(published_rows(study), query)
+                if rows:
+                    points = pd.DataFrame([row.columns for row in rows])
+                    return points.assign(epoch_s=points["seconds"] / study.epochs), one.caption
     return None
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.render.document import Table
 from analysis.render.number_text import significant
 from analysis.statistics.sample import FEWEST_PAIRS
-from analysis.studies.compare_study import Finding, compare_rows, with_accuracy_lost
+from analysis.studies.compare_study import compare_claim, with_accuracy_lost
 from analysis.studies.study import Claim, Study, StudyTable, published_studies
 from analysis.studies.study_rows import Row, measured_rows, published_rows, selected
 from analysis.summary.summary_table import Summary
@@ -35,10 +35,14 @@ def study_tables(summary: Summary) -> list[Table]:
         if any((model, data) in measured for model in study.models for data in study.data):
             printed = with_accuracy_lost(published_rows(study))
             ours = with_accuracy_lost(measured_rows(study, summary))
-            findings = list(compare_rows(study.claims, printed, ours))
-            rows += [_comparison_row(study.name, one) for one in findings]
+            compared = [
+                (claim, list(compare_claim(claim, printed, ours))) for claim in study.claims
+            ]
+            rows += [{"study": study.name, **line} for _, lines in compared for line in lines]
             if study.conclusions:
-                tables.append(_conclusions(study, findings))
+                frame = pd.DataFrame([_conclusion(*one) for one in compared if one[0].text])
+                notes = (*study.notes(*study.defects), _RULE)
+                tables.append(Table(f"{study.name}_conclusions", study.conclusions, frame, notes))
             tables += [_side_by_side(study, table, printed, ours) for table in study.tables]
     if not tables:
         return []
@@ -50,13 +54,6 @@ def study_tables(summary: Summary) -> list[Table]:
         ("study", "table", "setting", "phase", "quantity", "published", "ours", "bound", "verdict"),
     )
     return [*tables, corrected]
-
-
-def _conclusions(study: Study, findings: Sequence[Finding]) -> Table:
-    claims = [claim for claim in study.claims if claim.text]
-    frame = pd.DataFrame([_conclusion(claim, findings) for claim in claims])
-    notes = (*study.notes(*study.defects), _RULE)
-    return Table(f"{study.name}_conclusions", study.conclusions, frame, notes)
 
 
 def _side_by_side(
@@ -81,41 +78,22 @@ def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=pd.Index(columns), dtype=None if found else object)
 
 
-def _conclusion(claim: Claim, findings: Sequence[Finding]) -> dict[str, Any]:
+def _conclusion(claim: Claim, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The range of the published numbers and of ours, and how the conclusion comes out."""
-    findings = [one for one in findings if one.claim is claim]
-    printed = [one.printed.value.value for one in findings if one.printed]
-    ours = [one.ours for one in findings if one.ours]
-    outcomes = Counter(one.judgement[0] for one in ours).most_common()
+    ours = [line for line in lines if "ours" in line]
+    outcomes = Counter(line["outcome"] for line in ours).most_common()
     counts = ", ".join(f"{outcome} in {count} of {len(ours)}" for outcome, count in outcomes)
     return {
         "conclusion": claim.text,
         "table": claim.table,
         "quantity": claim.name or claim.quantity,
-        "published": _range(printed),
-        "ours": _range([one.value.value for one in ours]),
+        "published": _range([line["published"] for line in lines]),
+        "ours": _range([line["ours"] for line in ours]),
         "verdict": counts or "not measured",
     }
 
 
-def _range(values: Sequence[float]) -> str:
+def _range(values: Sequence[float | None]) -> str:
     """The least and the greatest, or the one."""
-    known = sorted(values)
+    known = sorted(value for value in values if value is not None)
     return " to ".join(dict.fromkeys(significant(value, 3) for value in known[:1] + known[-1:]))
-
-
-def _comparison_row(study: str, one: Finding) -> dict[str, Any]:
-    known = one.side.row.columns
-    return {
-        "study": study,
-        "table": one.claim.table.format_map((one.printed or one.side).row.columns),
-        "model": known["model_name"],
-        "setting": one.side.setting,
-        "phase": known["phase"],
-        "quantity": one.claim.name or one.claim.quantity,
-        "published": one.printed.value.value if one.printed else None,
-        **(one.ours.value.columns("ours") if one.ours else {}),
-        "bound": one.side.bound,
-        "run": known.get("run", ""),
-        "verdict": one.verdict,
-    }

@@ -33,9 +33,9 @@ def test_raffis_tables_come_out_of_his_logs(tmp_path: Path) -> None:
     for row in tables[tables["table"].isin(list(names))].to_dict("records"):
         mine = steps.loc[(names[row["table"]], row["phase"])]
         assert (mine["layout"], mine["n"]) == (row["layout"], row["n"])
-        for quantity in ("mean_s", "std_s", "min_s"):
+        for mean, printed in (("mean_s", "seconds"), ("std_s", "std_s"), ("min_s", "min_s")):
             # Rounded to two digits, or cut off.
-            assert mine[quantity] == pytest.approx(row[quantity], abs=0.01)
+            assert mine[mean] == pytest.approx(row[printed], abs=0.01)
     above = steps.loc[("pipe_0_micro5_stage2", "train")]
     assert above["verdict"] == "above the bound: 1.968, at most 1.667"
     assert steps.loc[("pipe_0_micro5_stage4", "train"), "verdict"] == "within the bound"
