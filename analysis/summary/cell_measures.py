@@ -6,21 +6,14 @@ gradients of weights are computed apart from those of inputs, both are placed se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.load.run_data import RunData
-from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, ScheduleName, input_from, timeline
+from gnnhpc.core.schedules import SPLIT_BACKWARD, place_of_virtual_stage, timeline
 
-Seconds = NDArray[np.float64]
-Costs = Mapping[tuple[str, int, int], Seconds]
-"""(forward_s, backward_s or weights_s; virtual stage of its stage; stage) -> [steps of replicas]:
-seconds a micro-batch."""
 _PLAN = ["schedule", "stages", "microbatches", "virtual_stages"]
 _SECONDS = ["forward_s", "backward_s", "weights_s"]
 _KEYS = ["cell", "phase"]
@@ -143,8 +136,18 @@ def _ideal_steps(
             tables.loc[:, "weights_s"] = 0.0
         # Recorded seconds of backward include those of the gradients of weights.
         tables["backward_s"] -= tables["weights_s"]
-        costs = {key: column.to_numpy() for key, column in tables.items()}
-        ideal = _ideal_seconds(costs, schedule, stages, count, virtual, training=phase == "train")
+        places = [place_of_virtual_stage(schedule, n, stages) for n in range(stages * virtual)]
+        forward, backward, weights = (
+            [tables[name, v, stage].to_numpy() for stage, v in places] for name in _SECONDS
+        )
+        slots = timeline(
+            *(schedule, forward, backward, count),
+            weights_s=weights,
+            virtual_stages=virtual,
+            training=phase == "train",
+            later=np.maximum,
+        )
+        ideal = np.maximum.reduce([slot.end_s for slot in slots])
         found.append(tables.index.to_frame(index=False).assign(phase=phase, seconds=ideal))
     every = pd.concat(found)
     known = every.groupby(_KEYS, observed=True)["seconds"].transform(lambda s: s.notna().all())
@@ -165,38 +168,3 @@ def _counted(stage_times: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     some_kept = times.groupby(_KEYS, observed=True)["kept"].transform("any")
     profiled = times["profiled"] & ~times["warmup"] & ~some_kept
     return times[times["kept"] | profiled]
-
-
-def _ideal_seconds(
-    costs: Costs,
-    schedule: ScheduleName,
-    stages: int,
-    microbatches: int,
-    virtual_stages: int,
-    *,
-    training: bool,
-) -> Seconds:
-    """[steps]: the ideal of each step, as the end of `gnnhpc.core.schedules.timeline` of one."""
-    clock = [np.zeros_like(costs["forward_s", 0, 0])] * stages
-    done: dict[tuple[int, Action], Seconds] = {}
-    for stage, action in _order(schedule, stages, microbatches, virtual_stages, training):
-        needed = input_from(schedule, stage, stages, virtual_stages, action)
-        start = clock[stage] if needed is None else np.maximum(clock[stage], done[needed])
-        seconds = costs[f"{action.kind}_s", action.virtual_stage, stage]
-        clock[stage] = done[stage, action] = start + seconds
-    return cast(Seconds, np.maximum.reduce(clock))
-
-
-@lru_cache
-def _order(
-    schedule: ScheduleName, stages: int, microbatches: int, virtual_stages: int, training: bool
-) -> tuple[tuple[int, Action], ...]:
-    """Stage and action of all, each after those that it waits for."""
-    equal = [1.0] * (stages * virtual_stages)
-    slots = timeline(
-        *(schedule, equal, equal, microbatches),
-        weights_s=equal,
-        virtual_stages=virtual_stages,
-        training=training,
-    )
-    return tuple((slot.stage, slot.action) for slot in slots)

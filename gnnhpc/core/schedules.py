@@ -13,9 +13,9 @@ s has number 2*S - 1 - s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
 SPLIT_BACKWARD: Final[frozenset[str]] = frozenset({"zero-bubble", "zbv"})
@@ -42,12 +42,12 @@ class Action:
 
 @dataclass(frozen=True)
 class Slot:
-    """When a stage does an action, in seconds from the start of the step."""
+    """When a stage does an action, in seconds from the start of the step; of many steps, arrays."""
 
     stage: int
     action: Action
-    start_s: float
-    end_s: float
+    start_s: Any
+    end_s: Any
 
 
 def stage_order(
@@ -172,7 +172,7 @@ def input_from(
     return after, Action("backward", action.microbatch, place)
 
 
-Seconds = Sequence[float] | Sequence[Sequence[float]]
+Seconds = Sequence[Any]
 """Seconds a micro-batch in each virtual stage of the model, or a list of them for each."""
 
 
@@ -185,12 +185,14 @@ def timeline(
     weights_s: Seconds | None = None,
     virtual_stages: int = 1,
     training: bool = True,
+    later: Callable[[Any, Any], Any] = max,
 ) -> list[Slot]:
     """When each action runs if it takes the given seconds, and transfers take none.
 
     `forward_s[number]` and `backward_s[number]` are seconds a micro-batch of a virtual stage (see
     `virtual_stage_number`), or a list of one number a micro-batch. `weights_s` is for schedules
-    with a split backward, whose `backward_s` is then without it; None stands for zeros.
+    with a split backward, whose `backward_s` is then without it; None stands for zeros. Seconds may
+    be arrays of many steps; then `later` is what takes the larger of two of them.
     """
     stages = len(forward_s) // virtual_stages
     tables: dict[Kind, Seconds] = {
@@ -204,8 +206,8 @@ def timeline(
         )
         for s in range(stages)
     ]
-    done: dict[tuple[int, Action], float] = {}
-    clock = [0.0] * stages
+    done: dict[tuple[int, Action], Any] = {}
+    clock: list[Any] = [0.0] * stages
     position = [0] * stages
     slots: list[Slot] = []
     while any(position[s] < len(orders[s]) for s in range(stages)):
@@ -219,8 +221,8 @@ def timeline(
                     break
                 number = virtual_stage_number(schedule, s, stages, action.virtual_stage)
                 seconds = tables[action.kind][number]
-                cost = seconds if isinstance(seconds, int | float) else seconds[action.microbatch]
-                start = max(clock[s], ready)
+                cost = seconds[action.microbatch] if isinstance(seconds, list) else seconds
+                start = later(clock[s], ready)
                 clock[s] = done[s, action] = start + cost
                 slots.append(Slot(s, action, start, clock[s]))
                 position[s] += 1
@@ -295,5 +297,5 @@ def bound_with_split_backward(
         weights_s=weights,
         virtual_stages=virtual_stages,
     )
-    step_s = max(slot.end_s for slot in slots)
+    step_s: float = max(slot.end_s for slot in slots)
     return replicas * stages * microbatches * sum(shares) / step_s
