@@ -15,10 +15,10 @@ from typing import Any
 
 from analysis.load.comparable import environment_of
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.provenance import read_provenance
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
-from gnnhpc.records.submissions import read_provenance
 
 RankFile = tuple[Path, Mapping[str, Any] | None]
 """A rank's record file, and the size and SHA-256 that the result has of it; None for an attempt

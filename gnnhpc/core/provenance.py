@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core import VERSION
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import check_version, read_object
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds the packages of this process."""
 PACKAGES = ("torch", "torch-geometric", "torchgpipe", "numpy", "pymetis")
 SOURCES = (".py", ".cpp", ".h", ".toml")
 _RUN_FOLDER_FILE = "manifest.jsonl"
+PROVENANCE_VERSION = 1
 
 
 def is_installed(root: Path = ROOT) -> bool:
@@ -149,3 +152,13 @@ def files_below(folder: Path) -> list[Path]:
         ]
         found += [here / f for f in files if not f.startswith(".") and (here / f).is_file()]
     return sorted(found)
+
+
+def read_provenance(run: RunPaths) -> dict[str, Any] | None:
+    """What a run was submitted with, None without the file; InputError for anything else."""
+    try:
+        metadata = read_object(run.provenance, "what the run was submitted with, as written")
+    except FileNotFoundError:
+        return None
+    check_version(metadata, PROVENANCE_VERSION, run.provenance)
+    return metadata

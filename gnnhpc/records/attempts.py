@@ -4,34 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.result_file import Result
-
-
-class AnyAttempt(Protocol):
-    """What `choose_attempt` needs to know of an attempt."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def valid(self) -> bool: ...
-
-
-AttemptType = TypeVar("AttemptType", bound=AnyAttempt)
-
-
-def choose_attempt(attempts: Sequence[AttemptType]) -> AttemptType | None:
-    """The attempt that counts: the newest valid one that is done, else the newest done, else the
-    newest. None where there is no attempt.
-    """
-    done = [attempt for attempt in attempts if attempt.status == "done"]
-    valid = [attempt for attempt in done if attempt.valid]
-    return max(valid or done or attempts, key=lambda attempt: attempt.number, default=None)
 
 
 @dataclass(frozen=True)
@@ -57,6 +33,16 @@ class Attempt:
     @property
     def valid(self) -> bool:
         return self.result is not None and self.result.valid and not self.damage
+
+
+def choose_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
+    """The attempt that counts, of all from the oldest to the newest; None where there is none.
+
+    It is the newest valid one, else the newest done, else the newest.
+    """
+    valid = [attempt for attempt in attempts if attempt.valid]
+    done = [attempt for attempt in attempts if attempt.status == "done"]
+    return next(reversed(valid or done or attempts), None)
 
 
 def read_attempts(cell: CellPaths) -> list[Attempt]:

@@ -14,11 +14,10 @@ from typing import Literal
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import ROOT, files_below, git_commit
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.versioned_json import build_record, check_version, read_object, write_atomically
+from gnnhpc.core.versioned_json import build_record, read_object, write_atomically
 
 PACKAGES = ("gnnhpc", "jobs")
 """What a job imports."""
-VERSION = 1
 _ALLOWED = "the code as submitted, or --live to run this checkout"
 
 
@@ -33,7 +32,7 @@ class CodeSnapshot:
     """The folder that the packages were copied from."""
     files: dict[str, str]
     """SHA-256 of each file, by its path below `code/`."""
-    version: int = VERSION
+    version: Literal[1] = 1
 
     def write(self, path: Path) -> None:
         write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
@@ -68,7 +67,6 @@ def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
         raw = read_object(where, _ALLOWED)
     except FileNotFoundError:
         return None
-    check_version(raw, VERSION, where)
     return build_record(CodeSnapshot, raw, where)
 
 

@@ -15,9 +15,8 @@ from typing import ClassVar, Literal
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.versioned_json import build_record
+from gnnhpc.core.versioned_json import build_record, read_object_lines
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
 from jobs.slurm.job_array import JobArray, format_indices, parse_indices
 from jobs.slurm.sbatch import MaybeSubmittedError
 
@@ -43,7 +42,7 @@ class SubmissionRecord:
     command: tuple[str, ...] = ()
     started: float | None = None
     """Start of that process, seconds since the epoch, as process ids are reused."""
-    version: int = SUBMISSIONS_VERSION
+    version: Literal[1] = 1
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def numbers(self) -> list[int]:
@@ -84,7 +83,11 @@ def process_start(pid: int) -> float | None:
 
 def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     """All submissions, oldest first; raises InputError naming the damaged line."""
-    return [build_record(SubmissionRecord, raw, at) for at, raw in read_submission_lines(paths)]
+    try:
+        lines = read_object_lines(paths.submissions, "one submission a line, as written")
+    except FileNotFoundError:
+        return []
+    return [build_record(SubmissionRecord, raw, where) for where, raw in lines]
 
 
 def record_job(

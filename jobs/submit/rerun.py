@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError, print_note
-from gnnhpc.core.provenance import ROOT, code_digest
+from gnnhpc.core.provenance import ROOT, code_digest, read_provenance
 from gnnhpc.records.code_snapshot import check_snapshot
-from gnnhpc.records.submissions import read_provenance
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_run
 from jobs.run.status import status_of

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import (
+    PROVENANCE_VERSION,
     ROOT,
     code_digest,
     command_line,
@@ -25,7 +26,6 @@ from gnnhpc.experiment.copy_custom_models import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.code_snapshot import CodeSnapshot, file_digests
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.submissions import PROVENANCE_VERSION
 from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.paired_blocks import write_blocks

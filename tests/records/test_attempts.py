@@ -1,35 +1,40 @@
-"""The attempt that counts, and the attempts that it resumed."""
+"""The attempt that counts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.attempts import choose_attempt
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.records.attempts import Attempt, choose_attempt
+from gnnhpc.records.schema import Check
+from tests.records.test_schema import RESULT
 
-
-@dataclass(frozen=True)
-class Tried:
-    number: int
-    status: str
-    valid: bool = False
+RESULTS = {
+    "valid": RESULT,
+    "done": replace(RESULT, audit=[Check("edges", "invalid", "")]),
+    "failed": replace(RESULT, status="failed"),
+}
 
 
 @pytest.mark.parametrize(
     ("attempts", "number"),
     [
-        ([], None),
-        ([Tried(1, "failed")], 1),
-        ([Tried(1, "done", True), Tried(2, "failed")], 1),
-        ([Tried(1, "done", True), Tried(2, "done")], 1),
-        ([Tried(1, "done"), Tried(2, "unfinished")], 1),
-        ([Tried(1, "done", True), Tried(2, "done", True)], 2),
-        ([Tried(1, "failed"), Tried(2, "damaged")], 2),
+        ("", None),
+        ("failed", 1),
+        ("valid failed", 1),
+        ("valid done", 1),
+        ("done unfinished", 1),
+        ("valid valid", 2),
+        ("failed damaged", 2),
     ],
 )
-def test_newest_valid_then_newest_done_then_newest_counts(
-    attempts: list[Tried], number: int | None
-) -> None:
-    chosen = choose_attempt(attempts)
-    assert (None if chosen is None else chosen.number) == number
+def test_the_newest_valid_then_the_newest_done_counts(attempts: str, number: int | None) -> None:
+    made = [
+        Attempt(AttemptPaths(Path(f"attempt-{n}")), RESULTS.get(name), name * (name == "damaged"))
+        for n, name in enumerate(attempts.split(), 1)
+    ]
+    chosen = choose_attempt(made)
+    assert (chosen and chosen.number) == number

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnhpc.core.provenance import PROVENANCE_VERSION
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.data.data_settings import SyntheticCifar10
@@ -27,7 +28,6 @@ from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.rank_record_writer import FileDigest, RecordWriter
 from gnnhpc.records.result_file import NOT_DIGESTED, Result, final_key
 from gnnhpc.records.schema import Check, Failure, Header, Phase, Status
-from gnnhpc.records.submissions import PROVENANCE_VERSION
 from tests.tools.made_steps import Machine, MadeSteps, quality
 
 STARTED = "2026-03-01T09:00:00+00:00"
