@@ -66,8 +66,8 @@ class _Grid:
         self, sweep: Sweep, number: int, where: object, folder: Path, planned: Planned
     ) -> None:
         self.where, self.key = where, f"grids.{number}"
-        self.own: dict[str, Any] = sweep.grids[number].given()
-        self.defaults: dict[str, Any] = sweep.defaults.given()
+        self.own: dict[str, Any] = sweep.grids[number].set_keys()
+        self.defaults: dict[str, Any] = sweep.defaults.set_keys()
         self.values = self.defaults | self.own
         for name in MERGED:
             if name in self.own and isinstance(before := self.defaults.get(name), dict | list):
@@ -114,9 +114,9 @@ class _Grid:
     def experiments(self, repeat: int) -> Iterator[Experiment]:
         """The product of all axes for one repeat."""
         for seed, data, model, *plain in itertools.product(*self.outer):
-            given = self.fixed | dict(zip(self.plain, plain, strict=True))
-            unused = _unused_fields(model, data, given.get("sampling"))
-            base = {name: value for name, value in given.items() if name not in unused}
+            settings = self.fixed | dict(zip(self.plain, plain, strict=True))
+            unused = _unused_fields(model, data, settings.get("sampling"))
+            base = {name: value for name, value in settings.items() if name not in unused}
             base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
             for pipeline, (layout, count) in itertools.product(self.pipelines, self.places):
                 raw = base | {"layout": layout, "microbatches": count}

@@ -17,7 +17,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.yaml_file import read_mapping, read_text
 from jobs.sweep.expand import expand
-from jobs.sweep.overrides import apply_overrides
+from jobs.sweep.overrides import FLAG, apply_overrides
 from jobs.sweep.sweep import Sweep, read_sweep
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
@@ -81,7 +81,8 @@ def plan(
     raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
     sweep = read_sweep(raw, source)
     if overrides:
-        sweep = read_sweep(apply_overrides(raw, overrides), source)
+        # The spec itself is correct, so that what is wrong now is an override.
+        sweep = read_sweep(apply_overrides(raw, overrides), FLAG)
     experiments = expand(sweep, source, base)
     where = _data_root(root, sweep, base, source)
     if check:

@@ -69,7 +69,7 @@ class _Grid(Strict):
     seq_microbatches: _one_or_more(Positive) = Field(default=[1])  # type: ignore[valid-type]
     """Micro-batches of layout seq; the default is 1 and those of the other layouts."""
 
-    def given(self) -> dict[str, Any]:
+    def set_keys(self) -> dict[str, Any]:
         """The keys that were set, with their checked values."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 

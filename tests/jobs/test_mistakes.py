@@ -51,8 +51,15 @@ SPECS = [
 # Flags beside a good spec -> the whole line's beginning.
 FLAGS = [
     (["--set", "train_steps"], "--set: found 'train_steps'; allowed: key=value"),
-    (["--set", "trian_steps=5"], "--set: trian_steps: found an unknown key (is train_steps"),
-    (["--set", "data.trian=5"], "--set: data.trian: found an unknown key (is train meant?)"),
+    (
+        ["--set", "trian_steps=5"],
+        "--set: defaults.trian_steps: found an unknown key (is train_steps",
+    ),
+    (
+        ["--set", "data.trian=5"],
+        "--set: grids.0.data.0.trian: found an unknown key (is train meant?)",
+    ),
+    (["--set", "train_steps.x=5"], "--set: train_steps.x: found no such setting in this sweep"),
     (["--set", "grids.7.seed=1"], "--set: grids.7.seed: found grid 7; allowed: 0 to 1"),
     (["--set", "train_steps=[1"], "--set train_steps:1: found "),
     (["--name", "a/b"], "--name: found 'a/b'; allowed: a folder name"),
