@@ -15,25 +15,17 @@ from gnnhpc.core.errors import (
     EXIT_INTERRUPTED,
     EXIT_UNFINISHED,
 )
-from jobs.cli.options import Run
+from jobs.cli.typer_app import Run, app
 
-STATUS_EPILOG = (
-    "States: done, invalid (done, but a check found an error), running, pending, "
+
+@app.command(
+    epilog="States: done, invalid (done, but a check found an error), running, pending, "
     "unknown (may run or wait, and Slurm does not say), failed, timed out, preempted, out of "
     "memory, cancelled, interrupted, lost (neither process nor result), missing (never started)."
     "\n\nExit status: 0 when every cell is done and valid, 3 while cells run, wait or may do so, 1 "
     "when none does and one is not done or not valid, 2 for wrong input.\n\n"
     "Example: gnnhpc status runs/quickstart --cells"
 )
-LIST_EPILOG = "Example: gnnhpc list --runs /scratch/me/runs"
-LOGS_EPILOG = (
-    "Examples:\n\n"
-    "gnnhpc logs runs/quickstart vig-pp2:3 --rank 1\n\n"
-    "gnnhpc logs runs/quickstart vig-pp2:3 --follow"
-)
-CLEAN_EPILOG = "Example: gnnhpc clean runs/quickstart --yes"
-
-
 def status(
     run: Run,
     json_: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
@@ -64,19 +56,24 @@ def status(
     return EXIT_DONE if current.complete else EXIT_FAILED
 
 
+@app.command("list", epilog="Example: gnnhpc list --runs /scratch/me/runs")
 def list_runs(
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
 ) -> int:
     """List the runs of a folder, newest first: their cells and states; damage is named."""
     from gnnhpc.core.settings import expand_user
-    from jobs.cli.terminal_tables import runs_lines
+    from jobs.cli.terminal_tables import print_runs
     from jobs.run.status import known_runs
 
-    found = known_runs(expand_user(runs, "--runs"))
-    print("\n".join(runs_lines(found)) if found else f"no run in {runs}")
+    print_runs(known_runs(expand_user(runs, "--runs")))
     return EXIT_DONE
 
 
+@app.command(
+    epilog="Examples:\n\n"
+    "gnnhpc logs runs/quickstart vig-pp2:3 --rank 1\n\n"
+    "gnnhpc logs runs/quickstart vig-pp2:3 --follow"
+)
 def logs(
     run: Run,
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id or array:index.")],
@@ -109,6 +106,7 @@ def logs(
     return EXIT_DONE
 
 
+@app.command(epilog="Example: gnnhpc clean runs/quickstart --yes")
 def clean(
     run: Run,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them.")] = False,

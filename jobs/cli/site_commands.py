@@ -10,10 +10,10 @@ import typer
 
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
-from jobs.cli.options import SiteFile, SiteName
+from jobs.cli.typer_app import SiteFile, SiteName, app
 
-INIT_EPILOG = "Example: gnnhpc site init --out site.yaml"
-SCHEMA_EPILOG = "Example: gnnhpc schema sweep > sweep.schema.json"
+site_app = typer.Typer(help="Write and check site settings.", no_args_is_help=True)
+app.add_typer(site_app, name="site")
 
 
 class Written(StrEnum):
@@ -21,6 +21,7 @@ class Written(StrEnum):
     site = "site"
 
 
+@site_app.command("init", epilog="Example: gnnhpc site init --out site.yaml")
 def site_init(
     out: Annotated[Path, typer.Option(help="The file to write, which must not exist.")] = Path(
         "site.yaml"
@@ -34,6 +35,7 @@ def site_init(
     return EXIT_DONE
 
 
+@site_app.command("check")
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Ask Slurm whether it would take a job of one node with the site's settings.
 
@@ -69,6 +71,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
+@app.command(epilog="Example: gnnhpc schema sweep > sweep.schema.json")
 def schema(
     what: Annotated[Written, typer.Argument(help="Sweeps or site files.")],
     table: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
-from jobs.cli.options import (
+from jobs.cli.typer_app import (
     After,
     ArrayName,
     Cluster,
@@ -19,22 +19,16 @@ from jobs.cli.options import (
     SiteName,
     SlurmOptions,
     Wait,
+    app,
 )
 
-SUBMIT_EPILOG = (
-    "Examples:\n\n"
+
+@app.command(
+    epilog="Examples:\n\n"
     "gnnhpc submit raffi-vig --paired --site my-cluster --data-root /data\n\n"
     "gnnhpc submit quickstart --cluster local --wait\n\n"
     "gnnhpc submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
-RERUN_EPILOG = (
-    "Examples:\n\n"
-    "gnnhpc rerun runs/quickstart --failed\n\n"
-    "gnnhpc rerun runs/quickstart --array vig-pp2 --index 3,5-7\n\n"
-    "gnnhpc rerun runs/quickstart --failed --mem 64G --slurm time=4:00:00 --slurm exclude=n3"
-)
-
-
 def submit(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec, or quickstart.")],
     cluster: Annotated[
@@ -101,6 +95,12 @@ def submit(
     return EXIT_FAILED if done.failed else EXIT_DONE
 
 
+@app.command(
+    epilog="Examples:\n\n"
+    "gnnhpc rerun runs/quickstart --failed\n\n"
+    "gnnhpc rerun runs/quickstart --array vig-pp2 --index 3,5-7\n\n"
+    "gnnhpc rerun runs/quickstart --failed --mem 64G --slurm time=4:00:00 --slurm exclude=n3"
+)
 def rerun(
     run: Run,
     array: ArrayName = None,
@@ -167,6 +167,7 @@ def rerun(
     return EXIT_FAILED if done.failed else EXIT_DONE
 
 
+@app.command()
 def cancel(
     run: Run,
     force: Annotated[

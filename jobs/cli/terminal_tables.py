@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from shlex import quote
 
 from gnnhpc.core.cli_options import as_typed
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.cost import RunCost
-from jobs.run.status import KnownRun, RunStatus, status
+from jobs.run.status import RunStatus, status
 from jobs.slurm.job_array import format_indices
 from jobs.submit.submission import Submission
 from jobs.submit.submit import SCHEDULERS, Submitted
@@ -106,11 +108,14 @@ def print_submitted(done: Submitted) -> None:
 def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
     """Print a line for each array, or each cell; then the counts, and what it cost."""
     lines = _cell_lines(current) if cells else _array_lines(current)
-    lines.append(status_line(current))
+    lines.append(f"{current.run.name}: {current.line or 'no cells'} ({current.slurm})")
     if not cells:
         lines += _details(current)
     if cost is not None:
-        lines.append(_cost_line(cost))
+        running = f", {cost.running} of them running" if cost.running else ""
+        spent = f"{cost.core_s / 3600:.3g} core-hours of {cost.tasks} tasks{running}"
+        unknown = "unknown, since sacct says nothing of these jobs"
+        lines.append(f"cost: {spent if cost.tasks else unknown}")
     print("\n".join([*lines, *next_steps(current)]))
 
 
@@ -159,11 +164,6 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     yield f"next: {as_typed('jobs', 'rerun')} {run} {which}{paired}{memory}"
 
 
-def status_line(current: RunStatus) -> str:
-    """The counts of all states, and when Slurm was asked, in one line."""
-    return f"{current.run.name}: {current.line or 'no cells'} ({current.slurm})"
-
-
 def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
     """Run, counts, every cell, and what it cost if that was asked for."""
     shown: dict[str, object] = {
@@ -175,24 +175,16 @@ def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
     return json.dumps(shown | ({"cost": asdict(cost)} if cost else {}), indent=1)
 
 
-def _cost_line(cost: RunCost) -> str:
-    """The core-hours that a run has cost, as sacct says."""
-    if not cost.tasks:
-        return "cost: unknown, since sacct says nothing of these jobs"
-    running = f", {cost.running} of them running" if cost.running else ""
-    return f"cost: {cost.core_s / 3600:.3g} core-hours of {cost.tasks} tasks{running}"
-
-
-def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
-    """A line for each run, in columns: its name, when it was made, cells, counts of states."""
+def print_runs(runs: Mapping[Path, RunStatus | str]) -> None:
+    """Print a line for each run: its name, when it was made, cells, counts of states."""
     rows = [("run", "made", "cells", "state")]
-    for one in runs:
-        cells, state = "", f"damaged: {one.status}"
-        if isinstance(one.status, RunStatus):
-            cells, state = str(len(one.status.cells)), one.status.line
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created_at))
-        rows.append((one.run.name, made, cells, state))
-    return _table(rows)
+    for run, current in runs.items():
+        cells, state = "", f"damaged: {current}"
+        if isinstance(current, RunStatus):
+            cells, state = str(len(current.cells)), current.line
+        created = time.localtime(RunPaths(run).manifest.stat().st_mtime)
+        rows.append((run.name, time.strftime("%Y-%m-%d %H:%M", created), cells, state))
+    print("\n".join(_table(rows)))
 
 
 def format_duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take."""
+"""The app of `python -m jobs`, and the arguments and options that several commands take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from gnnhpc.core.cli_options import add_version, run_app_for_reader
+
+app = typer.Typer(
+    help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
+    "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array for "
+    "each model and layout.\n\n"
+    "Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+add_version(app)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; a user's mistake is one line on stderr and exit status 2."""
+    return run_app_for_reader(app, "python -m jobs", arguments)
 
 
 class Cluster(StrEnum):
