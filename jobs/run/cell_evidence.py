@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, choose_attempt
@@ -32,8 +31,7 @@ _MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
 """Ends after which Slurm may queue the job again."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What the newest job of a cell, or the process of a local run, does with it."""
 
     phase: Literal["waits", "runs", "over", "unknown"]
@@ -50,8 +48,7 @@ class Evidence:
         self, cell: Cell, state: RunState, queue: QueueAnswer, queued: QueuedJob | None
     ) -> None:
         self.cell, self.state, self.queue, self.queued = cell, state, queue, queued
-        self.key = cell.key
-        self.attempts = state.attempts[cell.key]
+        self.key, self.attempts = cell.key, state.attempts[cell.key]
         self.newest = self.attempts[-1] if self.attempts else None
         self.chosen = choose_attempt(self.attempts)
         self.submission = state.submitted.get(self.key)

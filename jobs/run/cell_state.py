@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from jobs.run.attempt_files import memory_cause, read_progress, script_error
 from jobs.run.cell_evidence import Evidence
@@ -65,21 +66,28 @@ def cell_states(state: RunState, queue: QueueAnswer) -> list[CellState]:
     return [next(state_of(one) for applies, state_of in TABLE if applies(one)) for one in known]
 
 
+def _cell(known: Evidence, state: str, **details: Any) -> CellState:
+    """The cell in a state, taken from its newest attempt unless the details name another."""
+    cell, newest = known.cell, known.newest
+    details = {"attempt": newest.number if newest else None, "steps": cell.train_steps} | details
+    return CellState(cell.id, cell.array, cell.index, state, len(known.attempts), **details)
+
+
 def waiting(known: Evidence) -> CellState:
     """`pending`, or `unknown` where nobody says whether the job waits."""
     state = "pending" if known.job.phase == "waits" else "unknown"
-    return replace(missing(known), state=state, detail=known.job.detail, job=known.task)
+    return _cell(known, state, detail=known.job.detail, job=known.task)
 
 
 def running(known: Evidence) -> CellState:
     """`running`, with the progress of the newest attempt."""
-    found = replace(missing(known), state="running", detail="starting", job=known.task)
-    if known.newest is None or known.newest.result is not None:
-        return found
-    step, step_s = read_progress(known.newest.paths)
-    left = max(0, known.cell.train_steps - step)
-    eta_s = None if step_s is None else left * step_s
-    return replace(found, step=step, step_s=step_s, eta_s=eta_s, detail=None) if step else found
+    step, step_s = 0, None
+    if known.newest is not None and known.newest.result is None:
+        step, step_s = read_progress(known.newest.paths)
+    if not step:
+        return _cell(known, "running", detail="starting", job=known.task)
+    eta_s = None if step_s is None else max(0, known.cell.train_steps - step) * step_s
+    return _cell(known, "running", step=step, step_s=step_s, eta_s=eta_s, job=known.task)
 
 
 def with_result(known: Evidence) -> CellState:
@@ -90,9 +98,9 @@ def with_result(known: Evidence) -> CellState:
     assert newest is not None
     flags = tuple(chosen.result.flags)
     newer = f"attempt {newest.number} is not valid" if newest.number != chosen.number else None
-    return replace(
-        missing(known),
-        state="done" if chosen.valid else "invalid",
+    return _cell(
+        known,
+        "done" if chosen.valid else "invalid",
         attempt=chosen.number,
         step=known.cell.train_steps,
         detail=newer or ", ".join(flags) or None,
@@ -106,7 +114,7 @@ def ended(known: Evidence) -> CellState:
     cause = known.cause or script_error(known.log_lines)
     memory = memory_cause(known.log_lines)
     if newest is None and not (cause or word or memory):
-        return missing(known)
+        return _cell(known, "missing")
     if newest is not None and newest.status == "interrupted":
         state, memory = "interrupted", None
         cause = cause or "stopped by a signal; a rerun resumes from its checkpoint"
@@ -116,26 +124,12 @@ def ended(known: Evidence) -> CellState:
     # The end of a block is not the end of a cell in it that had failed before.
     if newest is None or state != "failed" or not known.is_in_block:
         state = _SLURM_ENDS.get(word, state)
-    return replace(
-        missing(known),
-        state="out of memory" if memory else state,
+    return _cell(
+        known,
+        "out of memory" if memory else state,
         step=(read_progress(newest.paths)[0] or None) if newest else None,
         detail=memory or cause or (f"no result; Slurm says {word}" if word else "no result"),
         job=known.task,
-    )
-
-
-def missing(known: Evidence) -> CellState:
-    """A cell that was never started; every other state adds to it."""
-    cell, newest = known.cell, known.newest
-    return CellState(
-        cell=cell.id,
-        array=cell.array,
-        index=cell.index,
-        state="missing",
-        attempts=len(known.attempts),
-        attempt=newest.number if newest else None,
-        steps=cell.train_steps,
     )
 
 

@@ -61,10 +61,10 @@ def status_of(state: RunState, *, kept: bool = False) -> RunStatus:
 
     `kept` says that Slurm's answer of the last ten seconds will do.
     """
-    return run_status(state, _ask_slurm([state], state.paths.root if kept else None))
+    return run_status(state, ask_slurm([state], state.paths.root if kept else None))
 
 
-def _ask_slurm(states: Iterable[RunState], kept_for: Path | None) -> QueueAnswer:
+def ask_slurm(states: Iterable[RunState], kept_for: Path | None = None) -> QueueAnswer:
     """One answer about the jobs of all these runs."""
     asking = [state for state in states if state.may_be_in_slurm]
     if not asking:
@@ -88,15 +88,16 @@ def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
 def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
     """The answer with what it says about this run's jobs alone.
 
-    They are those that name its folder, and by their ids those that name none, since the run was
-    moved. Jobs of the run that this one was copied from name that run, and another cluster may have
+    They are those whose script lies in its folder, and by their ids those of a run that was moved.
+    Scripts of the run that this one was copied from lie in that run, and another cluster may have
     other jobs under the ids of ours.
     """
 
     def is_of_run(job: QueuedJob) -> bool:
-        named = _named_run(job)
-        known = state.slurm_arrays.get(job.job_id) == job.array
-        return known if named is None else named.samefile(state.paths.root)
+        folder = Path(job.script).parent.parent
+        if folder.is_absolute() and RunPaths(folder).manifest.is_file():
+            return folder.samefile(state.paths.root)
+        return state.slurm_arrays.get(job.job_id) == job.array
 
     jobs = tuple(filter(is_of_run, queue.jobs))
     others = {job.job_id for job in queue.jobs} - {job.job_id for job in jobs}
@@ -104,17 +105,6 @@ def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
         name: task for name, task in queue.accounted.items() if name.partition("_")[0] not in others
     }
     return replace(queue, jobs=jobs, accounted=accounted)
-
-
-def _named_run(job: QueuedJob) -> Path | None:
-    """The run folder that a job's script lies in, else that its comment names, if it exists."""
-    # A submission adds a token to the comment.
-    comment = job.comment.strip()
-    places = (*Path(job.script).parents[1:2], Path(comment), Path(comment.rpartition(" [")[0]))
-    known = (
-        place for place in places if place.is_absolute() and RunPaths(place).manifest.is_file()
-    )
-    return next(known, None)
 
 
 def _asked(state: RunState, queue: QueueAnswer) -> str:
@@ -125,36 +115,24 @@ def _asked(state: RunState, queue: QueueAnswer) -> str:
     return f"{queue.error}; sacct did answer" if queue.accounted else queue.error
 
 
-@dataclass(frozen=True)
-class KnownRun:
-    """One run as `list` shows it."""
-
-    run: Path
-    created_at: float
-    """Seconds since the epoch: a manifest is never rewritten."""
-    status: RunStatus | str
-    """For a damaged folder what is wrong with it, in one line."""
-
-
-def known_runs(folder: Path) -> list[KnownRun]:
-    """The runs in a folder, newest first, damaged ones too; other folders are left out.
+def known_runs(folder: Path) -> dict[Path, RunStatus | str]:
+    """The runs in a folder, newest first, with their status; of damaged ones what is wrong.
 
     Slurm is asked once for all of them. Raises InputError if the folder cannot be read.
     """
     try:
         manifests = [RunPaths(path).manifest for path in folder.iterdir() if path.name[0] != "."]
-        created = {path.parent: path.stat().st_mtime for path in manifests if path.is_file()}
+        manifests = [path for path in manifests if path.is_file()]
+        manifests.sort(key=lambda path: (-path.stat().st_mtime, path.parent.name))
     except OSError as error:
         found = f"{error.filename or folder}: {error.strerror}"
         raise InputError("--runs", None, found, "a folder of runs") from None
-    read = {run: _read_or_damage(run) for run in created}
+    read = {path.parent: _read_or_damage(path.parent) for path in manifests}
     states = (one for one in read.values() if isinstance(one, RunState))
-    queue = _ask_slurm(states, folder.absolute())
-    known = [
-        KnownRun(run, created[run], one if isinstance(one, str) else run_status(one, queue))
-        for run, one in read.items()
-    ]
-    return sorted(known, key=lambda one: (-one.created_at, one.run.name))
+    queue = ask_slurm(states, folder.absolute())
+    return {
+        run: one if isinstance(one, str) else run_status(one, queue) for run, one in read.items()
+    }
 
 
 def _read_or_damage(run: Path) -> RunState | str:

@@ -12,11 +12,11 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState
-from jobs.run.status import only_of_run, status
+from jobs.run.status import ask_slurm, only_of_run, status
 from jobs.run.submission_records import record_job
 from jobs.slurm.partitions import longest_time_min
 from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, submit_script
-from jobs.slurm.squeue_and_sacct import QueueAnswer, query_queue
+from jobs.slurm.squeue_and_sacct import QueueAnswer
 from jobs.submit.run_folder import script_of
 from jobs.submit.submission import Job, Options, Submission
 
@@ -101,10 +101,8 @@ class Slurm:
 
     def query(self, state: RunState) -> Sequence[str]:
         """Ids of the run's jobs that wait or run; raises GnnhpcError where that is not known."""
-        if not state.submissions:
-            return []
         jobs, queue = _live_jobs(state)
-        if not queue.answered:
+        if not queue.answered and state.may_be_in_slurm:
             found = f"which jobs of {state.paths.root} are in its queue ({queue.error})"
             raise GnnhpcError(f"Slurm does not say {found}")
         return jobs
@@ -119,7 +117,7 @@ class Slurm:
         jobs, queue = _live_jobs(state)
         if not queue.answered:
             known = {task.partition("_")[0] for task in queue.accounted}
-            unsure = state.slurm_arrays.keys() - known
+            unsure = state.unfinished_jobs.keys() - known
             if unsure and not force:
                 found = f"jobs {', '.join(sorted(unsure))}, which may have ended ({queue.error})"
                 allowed = "to try again, or --force: their ids may be another's now"
@@ -135,7 +133,7 @@ def _live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
 
     Where squeue does not answer they are those that the accounting has as waiting or running.
     """
-    queue = only_of_run(state, query_queue(state.users, dict(state.slurm_arrays)))
+    queue = only_of_run(state, ask_slurm([state]))
     found = {job.job_id for job in queue.jobs}
     if not queue.answered:
         live = (name for name, task in queue.accounted.items() if not task.has_ended)
