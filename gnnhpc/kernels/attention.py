@@ -133,7 +133,7 @@ class _Attention(torch.autograd.Function):
         )
         index = index_of(block.indptr, block.source, block.edge)
         args = (ctypes.byref(layer), mask_argument(mask))
-        call(KERNEL, f"{ctx.kind}_forward", features.dtype, *args, index=index)
+        call(KERNEL, f"{ctx.kind}_forward", *args, dtype=features.dtype, index=index)
         ctx.finite = bool(layer.finite)
         ctx.save_for_backward(features, targets, vectors, *saved.values())
         return out
@@ -167,8 +167,8 @@ class _Attention(torch.autograd.Function):
             finite=ctx.finite,
         )
         index = index_of(block.source, transpose.indptr, transpose.edge, transpose.target)
-        args = (f"{ctx.kind}_backward", features.dtype, ctypes.byref(layer))
-        call(KERNEL, *args, index=index)
+        args = (f"{ctx.kind}_backward", ctypes.byref(layer))
+        call(KERNEL, *args, dtype=features.dtype, index=index)
         of_given = None if targets is None else of_targets
         return of_features, of_given, of_vectors[0], upstream.sum(0), None, None, None
 

@@ -21,8 +21,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,9 +42,6 @@ COMPILE_TIMEOUT_S = 120.0
 ARCHITECTURE_VARIABLE = "GNNHPC_KERNEL_ARCH"
 SOURCES = Path(__file__).with_name("cpp")
 
-_calls: Counter[tuple[str, str]] = Counter()
-_counting = threading.Lock()
-"""Stages on several GPUs compute in a thread each."""
 _compiling: list[str] = []
 _status: dict[str, str] = {}
 
@@ -198,15 +193,3 @@ def _open(path: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(f"{path.name} does not load ({error})") from None
-
-
-def count_call(code: str, function: str, times: int = 1) -> None:
-    """Count calls of `function` of a C++ kernel, or of a program of "triton"."""
-    with _counting:
-        _calls[code, function] += times
-
-
-def counted_calls() -> Counter[tuple[str, str]]:
-    """Calls since the start, by code (a kernel's name, or "triton") and function."""
-    with _counting:
-        return _calls.copy()

@@ -53,7 +53,7 @@ def sum_forward(
     if add is not None:
         total.add, total.add_stride = columns(add)
     index = index_of(block.indptr, block.source, block.edge)
-    call(KERNEL, "sum_rows", x.dtype, ctypes.byref(total), index=index)
+    call(KERNEL, "sum_rows", ctypes.byref(total), dtype=x.dtype, index=index)
     return out
 
 
@@ -76,7 +76,8 @@ def sum_backward(
         **of_edge,
     )
     index = index_of(transpose.indptr, transpose.target)
-    call(KERNEL, "sum_gradient", upstream.dtype, ctypes.byref(total), len(upstream), index=index)
+    args = (ctypes.byref(total), len(upstream))
+    call(KERNEL, "sum_gradient", *args, dtype=upstream.dtype, index=index)
     return grad
 
 
@@ -90,7 +91,7 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     index = index_of(block.indptr, block.source)
     sizes = (block.rows_out, x.shape[1])
     given = (block.indptr, block.source, *sizes, *columns(x))
-    call(KERNEL, "max_rows", x.dtype, *given, out, winner, index=index)
+    call(KERNEL, "max_rows", *given, out, winner, dtype=x.dtype, index=index)
     return out, winner
 
 
@@ -100,7 +101,7 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     grad = upstream.new_empty(block.rows_in, upstream.shape[1])
     edges = (block.transpose.indptr, block.transpose.target)
     args = (*edges, *grad.shape, upstream, winner, grad)
-    call(KERNEL, "max_gradient", upstream.dtype, *args, index=index_of(*edges))
+    call(KERNEL, "max_gradient", *args, dtype=upstream.dtype, index=index_of(*edges))
     return grad
 
 
@@ -109,7 +110,7 @@ def copy_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
 
     `x` may be kept in half precision, and `out` is then in single.
     """
-    call("rowwise", "copy_rows", x.dtype, *columns(x), ids, *out.shape, *columns(out))
+    call("rowwise", "copy_rows", *columns(x), ids, *out.shape, *columns(out), dtype=x.dtype)
 
 
 def columns(x: Tensor) -> tuple[ctypes.c_void_p, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.compile import count_call, load_kernel
+from gnnhpc.kernels.compile import load_kernel
 
 if TYPE_CHECKING:
     from gnnhpc.kernels.dropout_mask import Mask
@@ -67,28 +67,22 @@ def triton_runs() -> bool:
 
 
 def call(
-    kernel: str, function: str, dtype: torch.dtype, *args: Any, index: torch.dtype | None = None
-) -> None:
-    """Call a layer's function, compiled for `dtype` and for edges of type `index`, and count it."""
-    count_call(kernel, function)
-    invoke(kernel, named(function, dtype, index), *args, dtype=dtype)
-
-
-def invoke(
     kernel: str,
-    name: str,
+    function: str,
     *args: Any,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
+    index: torch.dtype | None = None,
     result: Any = None,
 ) -> Any:
-    """Call the function that a kernel has under this name by `EXPORT`, which returns a `result`.
+    """Call a function of a C++ kernel, which returns a `result`.
 
-    Each argument is passed as `argument` says; the number of threads comes last.
+    It is the one that is compiled for numbers of `dtype` and for edges of type `index`, where there
+    are several. Each argument is passed as `argument` says; the number of threads comes last.
     """
     library = load_kernel(kernel)
     assert library is not None
-    threads = torch.get_num_threads()
-    passed = (argument(each, dtype) for each in (*args, threads))
+    name = "_".join((function, *(_SUFFIXES[each] for each in (dtype, index) if each is not None)))
+    passed = (argument(each, dtype) for each in (*args, torch.get_num_threads()))
     return _compiled_function(library, name, result)(*passed)
 
 
@@ -99,12 +93,7 @@ def _compiled_function(library: ctypes.CDLL, name: str, result: Any) -> Callable
     return ctypes.CFUNCTYPE(result)(found)
 
 
-def named(function: str, *types: torch.dtype | None) -> str:
-    """The name of a function that is compiled for these types."""
-    return "_".join((function, *(_SUFFIXES[each] for each in types if each is not None)))
-
-
-def argument(value: Any, dtype: torch.dtype = torch.float32) -> Any:
+def argument(value: Any, dtype: torch.dtype | None = None) -> Any:
     """A contiguous tensor's address (null for None); a number as int64, or as a real of `dtype`.
 
     Other values, such as masks, are C's already.
@@ -116,7 +105,7 @@ def argument(value: Any, dtype: torch.dtype = torch.float32) -> Any:
     if isinstance(value, int):
         return ctypes.c_int64(value)
     if isinstance(value, float):
-        return REAL.get(dtype, ctypes.c_float)(value)
+        return (ctypes.c_double if dtype == torch.float64 else ctypes.c_float)(value)
     return value
 
 

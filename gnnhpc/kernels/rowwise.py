@@ -45,7 +45,8 @@ def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
         return x * mask.weights(number_entries(rows, x.shape[1]), x.dtype)
     x = x.contiguous()
     out = torch.empty_like(x)
-    call(KERNEL, "drop_rows", x.dtype, x, rows, out, *x.shape, mask_argument(mask), mask.scale)
+    args = (x, rows, out, *x.shape, mask_argument(mask), mask.scale)
+    call(KERNEL, "drop_rows", *args, dtype=x.dtype)
     return out
 
 
@@ -60,7 +61,8 @@ def rows_with_gradient(upstream: Tensor) -> Tensor | None:
         return None
     upstream = upstream.contiguous()
     marks = torch.empty(len(upstream), dtype=torch.bool)
-    call(KERNEL, "mark_rows", upstream.dtype, upstream, upstream.stride(0), *upstream.shape, marks)
+    args = (upstream, upstream.stride(0), *upstream.shape, marks)
+    call(KERNEL, "mark_rows", *args, dtype=upstream.dtype)
     rows = marks.nonzero().squeeze(1)
     return rows if 4 * len(rows) <= len(upstream) else None
 
@@ -71,7 +73,7 @@ def all_finite(x: Tensor) -> bool:
         return False
     finite = ctypes.c_bool()
     x = x.contiguous()
-    call(KERNEL, "find_finite", x.dtype, x, x.numel(), ctypes.byref(finite))
+    call(KERNEL, "find_finite", x, x.numel(), ctypes.byref(finite), dtype=x.dtype)
     return finite.value
 
 
@@ -101,7 +103,7 @@ class _ReluDrop(torch.autograd.Function):
             x = x.contiguous()
             out = torch.empty_like(x)
             args = (x, rows, out, *x.shape, mask_argument(mask), ctx.scale)
-            call(KERNEL, "relu_drop", x.dtype, *args)
+            call(KERNEL, "relu_drop", *args, dtype=x.dtype)
         else:
             out = functional.relu(x)
             if mask is not None:
@@ -121,7 +123,7 @@ class _ReluOfProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
         ctx.mark_dirty(x)
         if backend(KERNEL, x) == "c++":
-            call(KERNEL, "bias_relu", x.dtype, x, bias, *x.shape)
+            call(KERNEL, "bias_relu", x, bias, *x.shape, dtype=x.dtype)
         else:
             x.add_(bias).relu_()
         ctx.save_for_backward(x)
@@ -142,5 +144,5 @@ def _where_positive(upstream: Tensor, out: Tensor, scale: float) -> Tensor:
     upstream = upstream.contiguous()
     grad = torch.empty_like(upstream)
     args = (upstream, out, grad, out.numel(), scale)
-    call(KERNEL, "relu_drop_gradient", upstream.dtype, *args)
+    call(KERNEL, "relu_drop_gradient", *args, dtype=upstream.dtype)
     return grad

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.dispatch import Backend, index_of, invoke, named
+from gnnhpc.kernels.dispatch import Backend, call, index_of
 
 KERNEL = "sample_neighbors"
 
@@ -46,7 +46,7 @@ def compute_alone() -> None:
     """From now on the calling thread computes by itself, in the kernels and in torch."""
     # Torch gives a thread its default on first use, which would undo the next line.
     torch.get_num_threads()
-    _call("set_own_threads", 1)
+    call(KERNEL, "set_own_threads", 1)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,10 @@ class Sampler:
         self.count = len(indptr) - 1
         self._nodes = torch.empty(self.count, dtype=torch.int64)
         self._rows = 0
-        self._handle = ctypes.c_void_p(_call("sampler_create", self.count, result=ctypes.c_void_p))
-        weakref.finalize(self, _call, "sampler_destroy", self._handle)
+        self._handle = ctypes.c_void_p(
+            call(KERNEL, "sampler_create", self.count, result=ctypes.c_void_p)
+        )
+        weakref.finalize(self, call, KERNEL, "sampler_destroy", self._handle)
 
     @property
     def nodes(self) -> Tensor:
@@ -114,7 +116,7 @@ class Sampler:
         left = seeds.new_empty(0) if without is None else without
         into = torch.searchsorted(self.indptr, left, right=True) - 1
         args = (seeds, len(seeds), self._nodes, left, into, len(left))
-        _call("sampler_begin", self._handle, *args)
+        call(KERNEL, "sampler_begin", self._handle, *args)
 
     def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
         """The edges into all rows of the layers before, in this memory."""
@@ -124,11 +126,11 @@ class Sampler:
         index = index_type(self.columns, self.count)
         indptr = memory.empty(self._rows + 1, index)
         rows = (self._handle, drawing, self._nodes, self._rows, indptr)
-        _call("sampler_count", *rows, index=index)
+        call(KERNEL, "sampler_count", *rows, index=index)
         edges = int(indptr[-1])
         source, edge = memory.empty(edges, index), memory.empty(edges, index)
         args = (*rows, source, edge)
-        self._rows = _call("sampler_draw", *args, index=index, result=ctypes.c_int64)
+        self._rows = call(KERNEL, "sampler_draw", *args, index=index, result=ctypes.c_int64)
         return Drawn(indptr, source, edge, self._rows)
 
     @staticmethod
@@ -136,7 +138,7 @@ class Sampler:
         """[edges], of the type of the others: of each edge, the row that it leads to."""
         target = memory.empty(len(drawn.source), drawn.source.dtype)
         args = (drawn.indptr, len(drawn.indptr) - 1, target)
-        _call("targets", *args, index=drawn.indptr.dtype)
+        call(KERNEL, "targets", *args, index=drawn.indptr.dtype)
         return target
 
 
@@ -151,7 +153,7 @@ def by_source(drawn: Drawn, memory: Memory = FRESH) -> tuple[Tensor, Tensor, Ten
     indptr = memory.empty(drawn.rows_in + 1, index)
     order, target = memory.empty(edges, index), memory.empty(edges, index)
     given = (drawn.indptr, drawn.source, len(drawn.indptr) - 1, drawn.rows_in)
-    _call("by_source", *given, indptr, order, target, index=index)
+    call(KERNEL, "by_source", *given, indptr, order, target, index=index)
     return indptr, order, target
 
 
@@ -163,16 +165,8 @@ def negatives(
     kept, numbers = kept.contiguous(), numbers.contiguous()
     found = torch.empty((len(kept), count), dtype=torch.int64)
     drawing = (len(graph[0]) - 1, ctypes.c_uint64(seed), ctypes.c_uint32(step))
-    _call("negatives", *graph, *drawing, kept, numbers, len(kept), count, found)
+    call(KERNEL, "negatives", *graph, *drawing, kept, numbers, len(kept), count, found)
     return found
-
-
-def _call(function: str, *args: Any, index: torch.dtype | None = None, result: Any = None) -> Any:
-    """Call a function, compiled for edges of type `index`.
-
-    Calls are not counted: samplers run beside the layers whose calls are.
-    """
-    return invoke(KERNEL, named(function, index), *args, result=result)
 
 
 class _Drawing(ctypes.Structure):

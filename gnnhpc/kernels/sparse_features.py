@@ -66,9 +66,9 @@ def forward(rows: SparseRows | DroppedRows, weight: Tensor) -> tuple[Tensor, boo
     finite = ctypes.c_bool(True)
     product = (weight, out, width, ctypes.byref(finite))
     if isinstance(rows, SparseRows):
-        call(KERNEL, "sparse_forward", weight.dtype, *_stored(rows), *product)
+        call(KERNEL, "sparse_forward", *_stored(rows), *product, dtype=weight.dtype)
     else:
-        call(KERNEL, "dropped_forward", rows.x.dtype, ctypes.byref(_dense(rows)), *product)
+        call(KERNEL, "dropped_forward", ctypes.byref(_dense(rows)), *product, dtype=rows.x.dtype)
     return out, finite.value
 
 
@@ -78,7 +78,7 @@ def backward(rows: SparseRows | DroppedRows, upstream: Tensor, *, finite: bool) 
     if isinstance(rows, DroppedRows):
         partial = upstream.new_empty(torch.get_num_threads(), rows.shape[1], width)
         args = (ctypes.byref(_dense(rows)), upstream, partial, width, finite)
-        call(KERNEL, "dropped_backward", rows.x.dtype, *args)
+        call(KERNEL, "dropped_backward", *args, dtype=rows.x.dtype)
         return partial[0]
     if (products := _other_products(upstream)) is not None:
         found: Tensor = products.sparse_backward(rows, upstream)
@@ -87,7 +87,7 @@ def backward(rows: SparseRows | DroppedRows, upstream: Tensor, *, finite: bool) 
     parts = max(1, min(torch.get_num_threads(), len(rows.values) // rows.width))
     partial = upstream.new_empty(parts, rows.width, width)
     product = (upstream, partial, rows.width, width, finite, parts)
-    call(KERNEL, "sparse_backward", upstream.dtype, *_stored(rows), *product)
+    call(KERNEL, "sparse_backward", *_stored(rows), *product, dtype=upstream.dtype)
     return partial[0]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, index_type
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
 from gnnhpc.kernels.triton import sampling_programs as programs
-from gnnhpc.kernels.triton.launch import power_of_two, run_program, signed
+from gnnhpc.kernels.triton.launch import launch, power_of_two, signed
 
 _MOST = 32
 """The largest fan-out that programs sample: they hold the picks of a row in registers."""
@@ -57,7 +57,7 @@ class TritonSampler(TorchSampler):
         graph = (self.indptr, self.columns, nodes, ends, self._row, source, edge, self._marks)
         key = (layer.seed & 0xFFFFFFFF, layer.seed >> 32, layer.step, layer.layer)
         sizes = (rows, len(self.columns), *map(signed, key))
-        run_program(
+        launch(
             programs.draw_edges,
             (-(-rows // _ROWS),),
             *graph,
@@ -82,4 +82,4 @@ def _run(
     program: object, count: int, *args: Tensor | int, like: Tensor, **constants: object
 ) -> None:
     """Run a program of one number a place on so many."""
-    run_program(program, (-(-count // _AT_ONCE),), *args, like=like, AT_ONCE=_AT_ONCE, **constants)
+    launch(program, (-(-count // _AT_ONCE),), *args, like=like, AT_ONCE=_AT_ONCE, **constants)

@@ -127,9 +127,8 @@ def compile_layers(dtype: torch.dtype, index: torch.dtype) -> None:
 
 
 def main() -> None:
-    for module in (triton_aggregate, triton_attention, triton_vig):
+    for module in (triton_aggregate, triton_attention, triton_sampler, triton_vig):
         module.launch = compiled  # type: ignore[attr-defined]
-    triton_sampler.run_program = compiled  # type: ignore[attr-defined]
     compile_sampling()
     compile_layers(torch.float32, torch.int32)
     compile_layers(torch.float64, torch.int64)

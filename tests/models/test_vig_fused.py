@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.data_settings import Cifar10
 from gnnhpc.kernels import dispatch
-from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.vig import torch_vig, vig_mlp
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.model import BuildOptions, Context
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
 from gnnhpc.models.vig.model import Vig
-from tests.tools.backends import GPU, needs_triton, threads
+from tests.tools.backends import GPU, codes_that_compute, needs_triton, threads
 
 needs_kernel = pytest.mark.skipif(not vig_mlp.available(), reason="no compiled kernel")
 each_kind = pytest.mark.parametrize("kind", ["grapher", "ffn"])
@@ -160,9 +159,9 @@ def test_layers_are_the_exact_reference(
         ours = make(kind, grid, fused=True, dtype=dtype, **options)
         exact = make(kind, grid, fused=False, **options)
         exact.load_state_dict(ours.state_dict())
-        before = counted_calls()
-        found = results(ours.to(device), x, train=train)
-        assert ({"triton"} == {by for by, _ in counted_calls() - before}) == (code == "triton")
+        with codes_that_compute() as codes:
+            found = results(ours.to(device), x, train=train)
+        assert codes == {code} - {"torch", "float64"}
         assert_equal(found, results(exact, x, train=train), NEAR[code])
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +87,31 @@ def computed_by(code: dispatch.Backend) -> Iterator[None]:
         for module in MODULES:
             patch.setattr(module, "backend", lambda kernel, x: code)
         yield
+
+
+@contextlib.contextmanager
+def codes_that_compute() -> Iterator[set[str]]:
+    """Yields "c++" and "triton" as soon as such a function is called within it."""
+    found: set[str] = set()
+    compiled = dispatch._compiled_function
+
+    def function(*args: Any) -> Any:
+        found.add("c++")
+        return compiled(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "_compiled_function", function)
+        if launch.is_installed():
+            from triton.runtime.jit import KernelInterface
+
+            launched = KernelInterface.__getitem__
+
+            def program(self: Any, grid: Any) -> Any:
+                found.add("triton")
+                return launched(self, grid)
+
+            patch.setattr(KernelInterface, "__getitem__", program)
+        yield found
 
 
 @contextlib.contextmanager

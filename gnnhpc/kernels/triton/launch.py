@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.compile import count_call
-
 if TYPE_CHECKING:
     from gnnhpc.kernels.dropout_mask import Mask
 
@@ -61,15 +59,6 @@ def status() -> dict[str, str]:
 
 
 def launch(program: Any, grid: tuple[int, ...], *args: Any, like: Tensor, **constants: Any) -> None:
-    """Run so many of a layer's program, and count the call."""
-    if all(grid):
-        count_call("triton", program.__name__)
-    run_program(program, grid, *args, like=like, **constants)
-
-
-def run_program(
-    program: Any, grid: tuple[int, ...], *args: Any, like: Tensor, **constants: Any
-) -> None:
     """Run so many of a program, none of an empty grid, on the device of `like`: Triton's own choice
     is the current device, wherever tensors lie."""
     if not all(grid):

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.compile import count_call, load_kernel
-from gnnhpc.kernels.dispatch import invoke
+from gnnhpc.kernels.compile import load_kernel
+from gnnhpc.kernels.dispatch import call
 from gnnhpc.kernels.vig.torch_vig import Grid, Moved, Result, Statistics, Weights
 
 KERNEL = "vig_mlp"
@@ -41,7 +41,7 @@ def available() -> bool:
 
 def instructions() -> str:
     """Which vectors the kernel was built for."""
-    return _VECTORS[invoke(KERNEL, "vig_lanes", result=ctypes.c_int64)]
+    return _VECTORS[call(KERNEL, "vig_lanes", result=ctypes.c_int64)]
 
 
 class Stack:
@@ -84,13 +84,13 @@ class Stack:
         saved = torch.empty(self._states + (2 * count - 1) * size, dtype=torch.uint8)
         at = saved.data_ptr()
         updates = at + self._states
-        _call(
+        call(
+            KERNEL,
             "vig_forward",
             *(count, images, self._shapes(nodes), x, self._weights, self._eps),
             None if running is None else addresses([running]),
             *(self._moved if moves else (None, None, None)),
             *(updates, updates + count * size, out, at),
-            times=count,
         )
         return out, saved
 
@@ -113,12 +113,12 @@ class Stack:
         d_x = torch.empty_like(x) if wants_x else None
         at = saved.data_ptr()
         updates = at + self._states
-        _call(
+        call(
+            KERNEL,
             "vig_backward",
             *(count, images, self._shapes(nodes), x),
             *(updates, updates + count * size, g),
             *(self._weights, self._eps, at, d_x, gradients),
-            times=count,
         )
         return d_x
 
@@ -175,15 +175,10 @@ def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[Any]:
     return _array(ctypes.c_void_p, *[None if t is None else t.data_ptr() for t in flat])
 
 
-def _call(function: str, *args: Any, times: int = 1) -> None:
-    count_call(KERNEL, function, times)
-    invoke(KERNEL, function, *args)
-
-
 @functools.cache
 def _state_length(hidden: int, *, conv: bool) -> int:
     """Size in float64 numbers of what a layer's forward keeps for its backward."""
-    length: int = invoke(KERNEL, "vig_state_length", hidden, int(conv), result=ctypes.c_int64)
+    length: int = call(KERNEL, "vig_state_length", hidden, int(conv), result=ctypes.c_int64)
     return length
 
 
