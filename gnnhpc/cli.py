@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,12 +12,6 @@ from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.data_commands import Names, Root
 from gnnhpc.data.data_commands import app as data_app
-
-if TYPE_CHECKING:
-    from gnnhpc.distributed.mesh import Mesh
-    from gnnhpc.experiment.experiment import Experiment
-    from gnnhpc.training.setup import TrainingParts
-    from gnnhpc.validation.boundary import Validation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -95,19 +89,19 @@ def run(
     keep_numpy_to_one_thread()
     from gnnhpc.core.run_paths import RunPaths
     from gnnhpc.experiment.command_line_flags import cell_from_flags, read_cell
-    from gnnhpc.training.attempt import Attempt
-    from gnnhpc.training.worker import run_attempt, run_cell
+    from gnnhpc.worker.attempt import Attempt
+    from gnnhpc.worker.run_cell import run_attempt, run_cell
 
     if manifest is not None:
         if array is None or index is None:
             raise InputError("--manifest", None, "alone", "--array and --index with it")
-        return run_cell(manifest, array, index, _validation, live=live)
+        return run_cell(manifest, array, index, live=live)
     if cell is not None:
-        return run_attempt(Attempt(read_cell(cell, data_root)), RunPaths(out), _validation)
+        return run_attempt(Attempt(read_cell(cell, data_root)), RunPaths(out))
     if model is None:
         raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
     chosen = cell_from_flags(model, data, layout, microbatches, settings or [], data_root)
-    return run_attempt(Attempt(chosen), RunPaths(out), _validation)
+    return run_attempt(Attempt(chosen), RunPaths(out))
 
 
 @app.command(
@@ -180,15 +174,6 @@ def keep_numpy_to_one_thread() -> None:
     milliseconds after a product, on processors where steps are timed.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-def _validation(
-    experiment: Experiment, parts: TrainingParts, mesh: Mesh, root: Path | None
-) -> Validation:
-    """The validation of a run, which imports torch: only once its ranks have joined."""
-    from gnnhpc.validation.boundary import Validation
-
-    return Validation(experiment, parts, mesh, root)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.records.schema import StepRecord
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 

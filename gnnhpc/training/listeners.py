@@ -1,19 +1,57 @@
-"""What writes a step's records, and what shows the progress of a running cell."""
+"""What the training loop reports outside of timed steps, and who listens: records and progress."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from gnnhpc.batches.batch import Batch
 from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import StepOutput
+from gnnhpc.engines.step_timer import Span
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.rank_record_writer import RecordWriter
-from gnnhpc.records.schema import SpanRecord
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
+from gnnhpc.training.step_record import StepMetrics
 
 EVERY_S = 5.0
 """Seconds between two lines of progress."""
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """A step that has ended on all ranks, and its record."""
+
+    phase: Phase
+    step: int
+    batch: Batch
+    output: StepOutput
+    record: StepRecord
+    spans: Sequence[Span]
+    metrics: StepMetrics
+    """Metrics over all ranks; the record has the loss on the ranks that compute it."""
+
+
+class Listener:
+    """A listener of the loop; its methods do nothing, and each kind overrides what it needs."""
+
+    def training_begins(self, start: int) -> None:
+        """Called before the first step, which is training step `start`."""
+
+    def step_taken(self, taken: StepTaken) -> None:
+        """Called after a training or test step, before its batch is overwritten."""
+
+    def evaluation_begins(self) -> None:
+        """Called in evaluation mode, once replicas have averaged their running statistics."""
+
+    def evaluation_ended(self) -> None:
+        """Called in evaluation mode, after the last test step."""
+
+    def training_ended(self, step: int) -> None:
+        """Called after the last step; `step` is the next one."""
 
 
 class RecordsSteps(Listener):

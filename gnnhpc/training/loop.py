@@ -19,10 +19,10 @@ from gnnhpc.engines.gradient_sync import clip_gradients
 from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.training.memory_and_cpu_readings import counted_since, machine_readings
 from gnnhpc.training.setup import TrainingParts
-from gnnhpc.training.step_record import Measured, gather_metrics, step_record
+from gnnhpc.training.step_record import gather_metrics, step_record
 
 
 class NotFiniteError(GnnhpcError):
@@ -144,8 +144,26 @@ class TrainingLoop:
             self.mesh.barrier()
             times = timer.stop()
             machine = counted_since(before)
-        measured = Measured(start_s, data_s, times, machine, profile)
-        return self._record(phase, step, batch, output, measured)
+        norm = self.parts.engine.gradients.norm() if phase == "train" else None
+        stop, task = self.stop_requested(), self.parts.task
+        metrics = gather_metrics(self.mesh, task, phase, batch, output, times, stop)
+        record = step_record(
+            *(self.experiment, self.mesh, self.parts.stage, batch, times, profile, metrics),
+            phase=phase,
+            step=step,
+            warmup=step - self._first_step[phase] < self.experiment.warmup_steps,
+            start_s=start_s,
+            data_s=data_s,
+            grad_norm=norm,
+            **machine,
+        )
+        taken = StepTaken(phase, step, batch, output, record, times.spans or [], metrics)
+        for listener in self.listeners:
+            listener.step_taken(taken)
+        if not math.isfinite(metrics.loss):
+            raise NotFiniteError(f"the {phase} loss of step {step} is {metrics.loss}")
+        self.final[phase] = {"loss": metrics.loss, **metrics.values}
+        return metrics.stop
 
     def _train(self, batch: Batch) -> StepOutput:
         parts, timer = self.parts, self.parts.timer
@@ -184,30 +202,6 @@ class TrainingLoop:
         stage = self.parts.stage
         return LayerProfile(stage.specs, stage.layers, self.parts.timer)
 
-    def _record(
-        self, phase: Phase, step: int, batch: Batch, output: StepOutput, measured: Measured
-    ) -> bool:
-        """Gather the ranks' metrics, report the step; true if any rank is to stop."""
-        norm = self.parts.engine.gradients.norm() if phase == "train" else None
-        metrics = gather_metrics(
-            self.mesh, self.parts.task, phase, batch, output, measured.times, self.stop_requested()
-        )
-        warmup = step - self._first_step[phase] < self.experiment.warmup_steps
-        record = step_record(
-            *(self.experiment, self.mesh, self.parts.stage, batch, measured, metrics),
-            phase=phase,
-            step=step,
-            warmup=warmup,
-            grad_norm=norm,
-        )
-        spans = measured.times.spans or []
-        for listener in self.listeners:
-            listener.step_taken(StepTaken(phase, step, batch, output, record, spans, metrics))
-        if not math.isfinite(metrics.loss):
-            raise NotFiniteError(f"the {phase} loss of step {step} is {metrics.loss}")
-        self.final[phase] = {"loss": metrics.loss, **metrics.values}
-        return metrics.stop
-
 
 @torch.no_grad()
 def average_running_statistics(stage: nn.Module, mesh: Mesh) -> None:
@@ -221,8 +215,8 @@ def average_running_statistics(stage: nn.Module, mesh: Mesh) -> None:
     ]
     if not buffers:
         return
-    here = [b.flatten().to(mesh.device) for b in buffers]
-    flat: Tensor = torch.cat(here) / mesh.layout.replicas
+    statistics = torch.cat([b.flatten().to(mesh.device) for b in buffers])
+    flat: Tensor = statistics / mesh.layout.replicas
     mesh.sum_over_replicas(flat)
     for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
         buffer.copy_(mean.view_as(buffer))

@@ -17,7 +17,7 @@ from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.loss_and_metrics import Task
-from gnnhpc.training.memory_and_cpu_readings import Readings, peak_device_mib, peak_rss_mib
+from gnnhpc.training.memory_and_cpu_readings import peak_device_mib, peak_rss_mib
 
 
 @dataclass(frozen=True)
@@ -68,41 +68,29 @@ def gather_metrics(
     return StepMetrics(loss, means, bool(stops))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What was measured of a step."""
-
-    start_s: float
-    data_s: float
-    times: StepTimes
-    machine: Readings
-    profile: LayerProfile | None
-
-
 def step_record(
     experiment: Experiment,
     mesh: Mesh,
     stage: Stage,
     batch: Batch,
-    measured: Measured,
+    times: StepTimes,
+    profile: LayerProfile | None,
     metrics: StepMetrics,
     **fields: Any,
 ) -> StepRecord:
-    """The record of a step on this rank; `fields` are its phase, number, and what else is known."""
-    times, loading, profile = measured.times, batch.loading, measured.profile
-    compiled = experiment.compile != "off"
+    """The record of a step on this rank; `fields` are its phase and number, and what else was
+    measured."""
+    if experiment.compile == "off":
+        fields["compilations"] = None
     return StepRecord(
         **fields,
-        **measured.machine | ({} if compiled else {"compilations": None}),
         epoch=batch.epoch,
-        start_s=measured.start_s,
         wall_s=times.wall_s,
         forward_s=times.total("forward"),
         backward_s=times.total_backward(),
         allreduce_s=times.total("allreduce"),
         optimizer_s=times.total("optimizer"),
         wait_s=times.rest_s,
-        data_s=measured.data_s,
         samples=batch.samples,
         loss=metrics.loss if mesh.has_loss and math.isfinite(metrics.loss) else None,
         metrics=metrics.values if mesh.has_loss else {},
@@ -110,9 +98,9 @@ def step_record(
         peak_rss_mib=peak_rss_mib(),
         peak_device_mib=peak_device_mib(mesh.devices),
         recompute_s=times.recompute_s,
-        sample_s=loading.sample_s if loading else None,
-        gather_s=loading.gather_s if loading else None,
-        sampled_edges=loading.edges if loading else None,
+        sample_s=batch.loading.sample_s if batch.loading else None,
+        gather_s=batch.loading.gather_s if batch.loading else None,
+        sampled_edges=batch.loading.edges if batch.loading else None,
         virtual_stage_s=_virtual_stage_seconds(stage, times, split=experiment.split_backward),
         weights_s=times.total("weights") if experiment.split_backward else None,
         profiled=profile is not None,

@@ -18,7 +18,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.failures import one_line
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.training.events import Listener, WrongRunError
+from gnnhpc.training.listeners import Listener
 from gnnhpc.training.memory_and_cpu_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
@@ -29,7 +29,7 @@ from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.steps.parity_slice import parity_slice
 from gnnhpc.validation.trained_samples import SampleOrder, check_chunks
-from gnnhpc.validation.verdicts import CheckError, one_a_name, why_failed
+from gnnhpc.validation.verdicts import CheckError, WrongRunError, one_a_name, why_failed
 
 OFF = Check(
     "not-validated",

@@ -22,7 +22,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.records.schema import Check
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.verdicts import few, verdict_of
 

@@ -17,7 +17,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Check, Phase
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.validation.reference.random_numbers import Ids, SampleSchedule
 from gnnhpc.validation.verdicts import on_all_ranks, verdict_of
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import Check
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ def why_failed(error: Exception) -> str:
     log.error("a check failed", exc_info=error)
     first = (str(error).splitlines() or [""])[0]
     return f"the check itself failed ({type(error).__name__}: {first}), see the log of the rank"
+
+
+class WrongRunError(GnnhpcError):
+    """The run is wrong and ends. Its result has `check`, whose detail is a part of the message."""
+
+    def __init__(self, before: str, check: Check) -> None:
+        super().__init__(f"{before}: {check.detail}")
+        self.check = check
 
 
 class CheckError(Exception):

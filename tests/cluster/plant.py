@@ -38,8 +38,7 @@ def fail(kind: str, late: int) -> None:
 
 def plant(kind: str, step: int) -> None:
     """Let the training loop run into the fault after it has recorded the step."""
-    from gnnhpc.training.events import StepTaken
-    from gnnhpc.training.listeners import RecordsSteps
+    from gnnhpc.training.listeners import RecordsSteps, StepTaken
 
     true = RecordsSteps.step_taken
 

@@ -22,7 +22,7 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Context
 from gnnhpc.records import failures
 from gnnhpc.records.schema import Failure
-from gnnhpc.training import training_run
+from gnnhpc.worker import training_run
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.validation.custom_models import GRAPH, write_model
 

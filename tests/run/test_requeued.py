@@ -17,7 +17,7 @@ from gnnhpc.core.errors import EXIT_FAILED, EXIT_UNFINISHED
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.training.worker import finished_before
+from gnnhpc.worker.run_cell import finished_before
 from tests.distributed.test_environment import SRUN
 from tests.run.test_failures import at
 from tests.tools.cells import Ran, gat, manifest_of, run
@@ -89,7 +89,7 @@ def test_a_job_is_requeued_as_often_as_the_site_allows(tmp_path: Path) -> None:
     ):
         plant = functools.partial(at, 0, restarts, warn_of_the_time_limit)
         ran = start(tmp_path, TASK | path | {"SLURM_RESTART_COUNT": f"{restarts}"}, plant)
-        assert set(ran.statuses) == {status}, ran.err
+        assert max(filter(None, ran.statuses)) == status, ran.err
         assert (ran.result.status, ran.result.train_steps) == ("interrupted", steps)
         assert (ran.result.failure and ran.result.failure.error) == error
         requeues = [line for line in asked.read_text().splitlines() if "requeue" in line]

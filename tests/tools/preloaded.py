@@ -20,10 +20,9 @@ for name in (
     "gnnhpc.models.layers.pyg_layers",
     "gnnhpc.models.vig.fused",
     "gnnhpc.models.vig.reference",
-    "gnnhpc.training.training_run",
-    "gnnhpc.training.worker",
-    "gnnhpc.validation.boundary",
     "gnnhpc.validation.engine_parity",
+    "gnnhpc.worker.run_cell",
+    "gnnhpc.worker.training_run",
 ):
     importlib.import_module(name)
 with contextlib.suppress(InputError):

@@ -10,8 +10,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.records.schema import StepRecord
-from gnnhpc.training.events import StepTaken
-from gnnhpc.training.listeners import progress_listener
+from gnnhpc.training.listeners import StepTaken, progress_listener
 from gnnhpc.training.step_record import StepMetrics
 from tests.engines.steps import CPU, parts_of
 from tests.tools.cells import gat

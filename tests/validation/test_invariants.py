@@ -16,7 +16,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample_neighbors
 from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.schema import Check
-from gnnhpc.training.events import Listener
+from gnnhpc.training.listeners import Listener
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.invariants import Invariants

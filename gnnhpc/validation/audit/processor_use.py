@@ -14,7 +14,7 @@ import torch
 
 from gnnhpc.distributed.cpus import process_cpus
 from gnnhpc.records.schema import EventRecord
-from gnnhpc.training.events import Listener
+from gnnhpc.training.listeners import Listener
 from gnnhpc.validation.audit.rank_records import PROCESSORS
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -24,7 +24,7 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.reference.batches import Array, Ids
 from gnnhpc.validation.reference.sampling_rule import Edges

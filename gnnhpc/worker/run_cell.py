@@ -7,7 +7,6 @@ import gc
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.core.provenance import seconds_since_process_start
@@ -19,15 +18,10 @@ from gnnhpc.distributed.slurm_job import requeues_used_up
 from gnnhpc.experiment.manifest import find_cell
 from gnnhpc.records.code_snapshot import origin_for
 from gnnhpc.records.result_file import read_if_whole, slurm_job, write_result_once
-from gnnhpc.training.attempt import Attempt
-
-if TYPE_CHECKING:
-    from gnnhpc.training.events import MakeValidator
+from gnnhpc.worker.attempt import Attempt
 
 
-def run_cell(
-    manifest: Path, array: str, index: int, make_validator: MakeValidator, *, live: bool = False
-) -> int:
+def run_cell(manifest: Path, array: str, index: int, *, live: bool = False) -> int:
     """Run the cell of an array task, as the rank that this process is; an exit status.
 
     Raises InputError for a manifest, index, environment or world size that does not fit, and for
@@ -35,11 +29,11 @@ def run_cell(
     """
     paths = RunPaths(manifest.resolve().parent)
     code = origin_for(paths, live=live)
-    return run_attempt(Attempt(find_cell(manifest, array, index), code), paths, make_validator)
+    return run_attempt(Attempt(find_cell(manifest, array, index), code), paths)
 
 
-def run_attempt(attempt: Attempt, run: RunPaths, make_validator: MakeValidator) -> int:
-    """Run an attempt as the rank that this process is: claim_attempt, then a `TrainingRun` joins
+def run_attempt(attempt: Attempt, run: RunPaths) -> int:
+    """Run an attempt as the rank that this process is: rank 0 claims it, then `train_attempt` joins
     the ranks, builds the training, restores, trains and writes the result.
 
     Returns the exit status, EXIT_UNFINISHED of ranks that were asked to stop and have saved. The
@@ -53,15 +47,13 @@ def run_attempt(attempt: Attempt, run: RunPaths, make_validator: MakeValidator) 
         keep_freed_memory()
     with contextlib.closing(Signals(attempt.exit_after_signal)) as signals:
         try:
-            ended = None
-            if environment.rank == 0:
-                ended = _claim_attempt(attempt, run.cell(attempt.cell.id))
-                if ended is not None and environment.world_size == 1:
-                    return ended
+            ended = _claim_attempt(attempt, run.cell(attempt.cell.id))
+            if ended is not None:
+                return ended
             attempt.startup_s["before"] = seconds_since_process_start()
             with attempt.timed("imports"), _no_garbage_collection():
-                from gnnhpc.training.training_run import TrainingRun
-            return TrainingRun(attempt, run, make_validator, signals).run(ended)
+                from gnnhpc.worker.training_run import train_attempt
+            return train_attempt(attempt, run, signals)
         except Exception as error:
             attempt.fail(error)
             if not isinstance(error, GnnhpcError):
@@ -71,31 +63,35 @@ def run_attempt(attempt: Attempt, run: RunPaths, make_validator: MakeValidator) 
 
 def _claim_attempt(attempt: Attempt, cell: CellPaths) -> int | None:
     """Take the next attempt's folder, which rank 0 claims for all; returns the status with which
-    all end at once, if they do.
+    this rank ends at once, if all do.
 
     A job that is done has nothing to do where Slurm starts it once more, and one that was requeued
-    too often goes no further.
+    too often goes no further. All ranks see so in the same files and variables.
     """
-    finished = finished_before(cell, attempt.environment)
+    environment, is_first = attempt.environment, attempt.environment.rank == 0
+    finished = finished_before(cell, environment)
     if finished is not None:
-        print(
-            f"{attempt.cell.id}: nothing to do, attempt {finished.number} of this job is done and "
-            "valid; it was requeued after its result",
-            flush=True,
-        )
+        if is_first:
+            print(
+                f"{attempt.cell.id}: nothing to do, attempt {finished.number} of this job is done "
+                "and valid; it was requeued after its result",
+                flush=True,
+            )
         return EXIT_DONE
-    try:
-        attempt.paths = cell.claim_attempt()
-    except OSError as error:
-        raise GnnhpcError(f"{cell.root}: cannot be written ({error.strerror})") from None
-    refused = requeues_used_up(attempt.environment, attempt.environment.restart_count)
-    if refused is None:
-        return None
-    # A later attempt may go on.
-    result = attempt.result("interrupted", failure=attempt.failure(refused))
-    write_result_once(attempt.paths, result)
-    print(f"{attempt.cell.id}: {refused}", flush=True)
-    return EXIT_FAILED
+    refused = requeues_used_up(environment, environment.restart_count)
+    if is_first:
+        try:
+            attempt.paths = cell.claim_attempt()
+        except OSError as error:
+            raise GnnhpcError(f"{cell.root}: cannot be written ({error.strerror})") from None
+        if refused is not None:
+            # A later attempt may go on.
+            result = attempt.result("interrupted", failure=attempt.failure(refused))
+            write_result_once(attempt.paths, result)
+            print(f"{attempt.cell.id}: {refused}", flush=True)
+            return EXIT_FAILED
+    # srun kills all ranks as soon as one fails, and rank 0 has a result to write.
+    return None if refused is None else EXIT_DONE
 
 
 def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths | None:

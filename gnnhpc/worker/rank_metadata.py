@@ -21,8 +21,8 @@ from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.compile import kernel_statuses
 from gnnhpc.kernels.triton import launch
 from gnnhpc.records.schema import Header
-from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.setup import TrainingParts
+from gnnhpc.worker.attempt import Attempt
 
 VARIABLES = (
     *("ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),

@@ -31,42 +31,15 @@ from gnnhpc.records.failures import (
 from gnnhpc.records.result_file import Result, write_result_once
 from gnnhpc.records.resume_points import EarlierAttempts, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
+from gnnhpc.validation.verdicts import WrongRunError
 
 if TYPE_CHECKING:
     from gnnhpc.training.loop import Position
 
 
-class RankLog:
-    """Redirects this process's output; how the cell ends reaches the launcher's stderr too."""
-
-    def __init__(self) -> None:
-        self._launcher_stderr: int | None = None
-
-    def redirect(self, path: Path) -> None:
-        """Append stdout and stderr to `path` from now on; GnnhpcError if it cannot be written."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
-        self._launcher_stderr = os.dup(2)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.close(descriptor)
-
-    def print_to_both(self, line: str) -> None:
-        """Print a line to the log and to the launcher's stderr."""
-        # The log may be on the disk that is full.
-        with contextlib.suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
-        if self._launcher_stderr is not None:
-            os.write(self._launcher_stderr, (line + "\n").encode())
-
-
 @dataclass
 class Attempt:
-    """What the rank knows of its attempt; the worker fills it in as the rank starts and runs."""
+    """What the rank knows of its attempt; it is filled in as the rank starts and runs."""
 
     cell: Cell
     code: CodeOrigin = field(default_factory=CodeOrigin)
@@ -86,9 +59,8 @@ class Attempt:
     """Other jobs on the nodes of this one, at its start and end; rank 0 asks Slurm for them."""
     position: Position | None = None
     """Phase and step of the loop, once it has begun."""
-    wrong: Check | None = None
-    """The check that ended the run."""
-    log: RankLog = field(default_factory=RankLog)
+    launcher_stderr: int | None = None
+    """Where the launcher listens, once this process prints into its log."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -113,6 +85,27 @@ class Attempt:
         """Ask Slurm, where this is one of its jobs, which others are on the same nodes."""
         if self.environment.job_id is not None:
             self.other_jobs[when] = other_jobs(self.environment)
+
+    def print_into(self, path: Path) -> None:
+        """Append stdout and stderr to `path` from now on; GnnhpcError if it cannot be written."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
+        self.launcher_stderr = os.dup(2)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def print_to_both(self, line: str) -> None:
+        """Print a line to the log and to the launcher's stderr."""
+        # The log may be on the disk that is full.
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+        if self.launcher_stderr is not None:
+            os.write(self.launcher_stderr, (line + "\n").encode())
 
     def result(
         self, status: Status, *, train_steps: int = 0, test_steps: int = 0, **fields: Any
@@ -147,8 +140,8 @@ class Attempt:
                 "site": self.environment.site,
                 "slurm": dict(self.environment.slurm),
                 "other_jobs": {
-                    when: None if seen is None else asdict(seen)
-                    for when, seen in self.other_jobs.items()
+                    when: None if jobs is None else asdict(jobs)
+                    for when, jobs in self.other_jobs.items()
                 },
                 "command": command_line(),
                 "startup_s": {name: round(s, 3) for name, s in self.startup_s.items()},
@@ -163,59 +156,60 @@ class Attempt:
 
     def failure(self, error: str) -> Failure:
         """A failure of this rank, where it is now."""
-        here, at = self.environment, self.position
-        step, phase = (at.step, at.phase) if at else (None, None)
-        return Failure(here.rank, here.host, step, phase, error, utc_now())
+        step, phase = (self.position.step, self.position.phase) if self.position else (None, None)
+        rank, host = self.environment.rank, self.environment.host
+        return Failure(rank, host, step, phase, error, utc_now())
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """Report an error of this rank: in its log, in its failure file, in the result."""
-        if isinstance(error, GnnhpcError):
-            self._report(self.failure(str(error)))
-            return
-        is_custom = isinstance(self.cell.experiment.model, CustomModel)
-        place = line_of_user(error) if is_custom else None
-        self._report(self.failure(one_line(error) + (f" ({place})" if place else "")))
+        text = str(error)
+        if not isinstance(error, GnnhpcError):
+            is_custom = isinstance(self.cell.experiment.model, CustomModel)
+            place = line_of_user(error) if is_custom else None
+            text = one_line(error) + (f" ({place})" if place else "")
+        self._report(self.failure(text), error.check if isinstance(error, WrongRunError) else None)
 
     def exit_after_signal(self, signal_name: str) -> NoReturn:
         """End where a signal asked this rank to stop, and the step did not end in time."""
-        self._report(self.failure(f"{signal_name} {ASKED_TO_STOP}"))
-        self._exit_now()
+        self._report_and_exit(self.failure(f"{signal_name} {ASKED_TO_STOP}"))
 
     def exit_after_hang(self, rank: int, why: str) -> NoReturn:
         """The watchdog found a hang; the main thread waits in a collective that cannot end."""
         host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
-        self._report(replace(self.failure(why), rank=rank, host=host))
-        self._exit_now()
+        self._report_and_exit(replace(self.failure(why), rank=rank, host=host))
 
-    def _report(self, failure: Failure) -> None:
+    def _report_and_exit(self, failure: Failure) -> NoReturn:
+        """End this process at once; the other ranks may wait in any collective."""
+        self._report(failure)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_FAILED)
+
+    def _report(self, failure: Failure, wrong: Check | None = None) -> None:
+        """`wrong` is the check that has ended the run, if one has."""
         line = f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}"
-        self.log.print_to_both(line)
+        self.print_to_both(line)
         if self.paths is None:
             return
         # The watchdog and the main thread may both fail.
         with self._lock:
             try:
-                self._write_failed_result(self.paths, failure)
+                self._write_failed_result(self.paths, failure, wrong)
             except OSError as error:
-                self.log.print_to_both(f"{self.paths.result}: cannot be written ({error.strerror})")
+                self.print_to_both(f"{self.paths.result}: cannot be written ({error.strerror})")
 
-    def _write_failed_result(self, paths: AttemptPaths, failure: Failure) -> None:
+    def _write_failed_result(
+        self, paths: AttemptPaths, failure: Failure, wrong: Check | None
+    ) -> None:
         write_failure(paths, failure, by=self.environment.rank)
         size = self.cell.experiment.process_layout.world_size
         first = find_first_failure(paths, size, self.hosts, failure)
         steps = first.step if first.phase == "train" and first.step is not None else 0
         audit = []
-        if self.wrong is not None:
+        if wrong is not None:
             # Nobody goes on from its earlier checkpoints either.
-            detail = self.wrong.detail if first.rank == failure.rank else first.error
-            audit = [replace(self.wrong, detail=detail)]
+            detail = wrong.detail if first.rank == failure.rank else first.error
+            audit = [replace(wrong, detail=detail)]
         write_result_once(
             paths, self.result("failed", failure=first, train_steps=steps, audit=audit)
         )
-
-    @staticmethod
-    def _exit_now() -> NoReturn:
-        """End this process at once; the other ranks may wait in any collective."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(EXIT_FAILED)
