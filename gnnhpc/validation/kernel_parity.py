@@ -47,12 +47,10 @@ def check_kernels(
     def compare() -> dict[str, Comparison]:
         found, numbers = {}, torch.Generator().manual_seed(experiment.seed)
         for each in compared_layers(parts, when):
-            given = layer_input(parts, each, microbatch, numbers)
-            generator = torch.Generator().manual_seed(
-                seed_of(experiment.seed, f"{each.name}/{when}")
-            )
+            x, context = layer_input(parts, each, microbatch, numbers)
+            seed = seed_of(experiment.seed, f"{each.name}/{when}")
             reference = build_layers(deferred, each.specs, torch.float64)
-            one = compare_layer(each, reference, *given, generator)
+            one = compare_layer(each, reference, x, context, torch.Generator().manual_seed(seed))
             if one is not None:
                 found[each.name] = one
         return found

@@ -11,10 +11,10 @@ random order: then its statistics, outputs and gradients are those of the few im
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ from gnnhpc.core.layer_specs import LayerSpec, row_changes
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.graphs.csr import offsets, segments
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.models.model import Context
@@ -122,6 +123,9 @@ def layer_input(
     return torch.randn(shape, generator=numbers).to(device, parts.plan.dtype), context
 
 
+Places = Tensor | EllipsisType
+"""Some rows, int64 [n], or all of them."""
+ALL = ...
 MOST_NUMBERS = 4_000_000
 """Numbers that the reference computes for the edges of the compared rows, or for the rows of a
 layer without edges: a comparison takes about 0.2 s and 300 MB."""
@@ -141,13 +145,11 @@ class ComparedRows:
     reference_context: Context
     """Of a graph with a chunk that has the compared rows alone."""
     outputs: Tensor
-    """int64 [n]: rows of the layer's output."""
-    reference_outputs: Tensor
-    """int64 [n]: rows of the reference's output, which they equal."""
+    """int64 [n]: the rows of the layer's output that are compared."""
     inputs: Tensor
-    """int64 [m]: rows of the layer's input that have a gradient."""
-    reference_inputs: Tensor
-    """int64 [m]: rows of the reference's input, which they equal."""
+    """int64 [m]: the rows of its input whose gradients are compared."""
+    places: Places
+    """The same rows in the output and the input of the reference."""
     share: float
     """Share of the layer's rows, or images, that the reference computes."""
     repeats: int = 1
@@ -168,27 +170,28 @@ def compared_rows(
     if changing is None:
         real = _real_rows(chunk, len(x))
         rows = nodes = real[chosen_rows(torch.ones_like(real), most, generator)]
-        return _compared(x, context, rows, nodes, _restricted(chunk, nodes), of=len(real))
-    if changing.rows == "pool":
-        block = chunk.pooling_block
-        real = torch.arange(block.rows_out)
+        part = _restricted(chunk, nodes)
     else:
-        block = chunk.blocks[changing.number]
-        real = _real_rows(chunk, block.rows_out)
-    rows = real[chosen_rows(block.indptr.long().cpu().diff()[real], most, generator)]
-    into = _edges_into(block, rows)
-    nodes = into.source.unique()
-    if changing.rows == "hop":
-        # A layer's output rows are the first of its input rows.
-        nodes = torch.cat((rows, nodes[~torch.isin(nodes, rows)]))
-    place = torch.full((block.rows_in,), -1).index_copy(0, nodes, torch.arange(len(nodes)))
-    into = dataclasses.replace(into, source=place[into.source], rows_in=len(nodes))
-    part = _restricted(chunk, nodes)
-    if changing.rows == "hop":
-        part = dataclasses.replace(part, blocks=(into,) * (changing.number + 1))
-    else:
-        part = dataclasses.replace(part, pooling=into)
-    return _compared(x, context, rows, nodes, part, of=len(real))
+        pools = changing.rows == "pool"
+        block = chunk.pooling_block if pools else chunk.blocks[changing.number]
+        real = torch.arange(block.rows_out) if pools else _real_rows(chunk, block.rows_out)
+        rows = real[chosen_rows(block.indptr.long().cpu().diff()[real], most, generator)]
+        into = _edges_into(block, rows)
+        nodes = into.source.unique()
+        if not pools:
+            # A layer's output rows are the first of its input rows.
+            nodes = torch.cat((rows, nodes[~torch.isin(nodes, rows)]))
+        place = torch.full((block.rows_in,), -1).index_copy(0, nodes, torch.arange(len(nodes)))
+        into = replace(into, source=place[into.source], rows_in=len(nodes))
+        part = _restricted(chunk, nodes)
+        if pools:
+            part = replace(part, pooling=into)
+        else:
+            part = replace(part, blocks=(into,) * (changing.number + 1))
+    reference = replace(context, graph=part, masks=MasksByRule(context.step, training=True))
+    share = len(rows) / max(len(real), 1)
+    few = _in_double(x, nodes)
+    return ComparedRows(x, context, few, reference, rows, nodes, ALL, share)
 
 
 def _repeated_images(x: Tensor, context: Context, generator: torch.Generator) -> ComparedRows:
@@ -197,16 +200,23 @@ def _repeated_images(x: Tensor, context: Context, generator: torch.Generator) ->
     distinct = next((n for n in range(2, MOST_IMAGES + 1) if images % n == 0), 1)
     order = (torch.arange(images) % distinct)[torch.randperm(images, generator=generator)]
     few, everyone = x[:distinct], torch.arange(images)
-    repeated, rows = few[order.to(few.device)], (everyone, order)
-    share, repeats = distinct / images, images // distinct
-    given = repeated, context, few.cpu().double(), context
-    return ComparedRows(*given, *rows, *rows, share, repeats)
+    return ComparedRows(
+        few[order.to(few.device)],
+        context,
+        few.cpu().double(),
+        context,
+        outputs=everyone,
+        inputs=everyone,
+        places=order,
+        share=distinct / images,
+        repeats=images // distinct,
+    )
 
 
 def _restricted(chunk: GraphChunk, nodes: Tensor) -> GraphChunk:
     """A chunk on the CPU with these rows of an input alone, int64 [n], and no edges as yet."""
     weighted = chunk.weighted_degree
-    return dataclasses.replace(
+    return replace(
         chunk,
         nodes=chunk.nodes.cpu()[nodes],
         blocks=(),
@@ -214,24 +224,6 @@ def _restricted(chunk: GraphChunk, nodes: Tensor) -> GraphChunk:
         targets={},
         pooling=None,
         weighted_degree=None if weighted is None else weighted.cpu()[nodes],
-    )
-
-
-def _compared(
-    x: Inputs, context: Context, rows: Tensor, nodes: Tensor, part: GraphChunk, *, of: int
-) -> ComparedRows:
-    """Output rows that depend on the input rows `nodes`, of `of` in all."""
-    masks = MasksByRule(context.step, training=True)
-    return ComparedRows(
-        x,
-        context,
-        _in_double(x, nodes),
-        dataclasses.replace(context, graph=part, masks=masks),
-        rows,
-        torch.arange(len(rows)),
-        nodes,
-        torch.arange(len(nodes)),
-        share=len(rows) / max(of, 1),
     )
 
 
@@ -277,14 +269,12 @@ def _numbers_a_row(layers: ComparedLayers, x: Inputs) -> int:
 
 def _edges_into(block: Block, rows: Tensor) -> Block:
     """The edges into these rows, int64 [n], on the CPU; the rows are numbered anew."""
-    first = block.indptr.long().cpu()
-    counts = first.diff()[rows]
-    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-    target = torch.repeat_interleave(torch.arange(len(rows)), counts)
-    places = torch.arange(len(target)) + (first[rows] - indptr[:-1])[target]
-    there = places.to(block.source.device)
+    places, counts = segments(block.indptr.long().cpu().numpy(), rows.numpy())
+    there = torch.from_numpy(places).to(block.source.device)
+    target = torch.repeat_interleave(torch.arange(len(rows)), torch.from_numpy(counts))
     source, number = block.source[there].long().cpu(), block.edge[there].long().cpu()
     weight = None if block.edge_weight is None else block.edge_weight[there].cpu()
+    indptr = torch.from_numpy(offsets(counts))
     return Block(indptr, source, target, number, block.rows_in, weight)
 
 
