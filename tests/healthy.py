@@ -35,11 +35,8 @@ MOST_FLAGGED = 0.01
 """The share of cells that may have any other flag."""
 LAYOUTS = ("seq", "seq", "pp2", "pp2", "pp3", "pp4", "dp2", "dp3", "dp2-pp2", "dp2-pp3")
 SCHEDULES = ("gpipe", "gpipe", "1f1b", "interleaved", "zero-bubble", "zbv")
-SAMPLERS = [
-    "ours",
-    "ours",
-    *(n for n, m in (("dgl", "dgl"), ("pyg", "torch_sparse")) if find_spec(m)),
-]
+LIBRARIES = {"dgl": "dgl", "pyg": "torch_sparse"}
+SAMPLERS = ["ours", "ours", *(name for name, module in LIBRARIES.items() if find_spec(module))]
 GRAPH_MODELS = ("gat", "gat", "gatv2", "gcn", "sage", "gin", "graphconv", "resgcn", "gcnii")
 
 
@@ -214,18 +211,17 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="keep the run folder here")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gnnhpc-healthy-") as folder:
-        root = given.out or Path(folder) / "healthy"
-        drawn = experiments(given.seed)
+        root = options.out or Path(folder) / "healthy"
+        drawn = experiments(options.seed)
         began_s = time.monotonic()
-        manifest = manifest_of(root, *(next(drawn) for _ in range(given.cells)))
+        manifest = manifest_of(root, *(next(drawn) for _ in range(options.cells)))
         for number, cell in enumerate(manifest, start=1):
             lines = complaints(run(root, cell)) or ["ok"]
             spent_s = time.monotonic() - began_s
-            print(
-                f"{number}/{given.cells} {spent_s:.0f} s {cell.id}: {'; '.join(lines)}", flush=True
-            )
+            said = f"{spent_s:.0f} s {cell.id}: {'; '.join(lines)}"
+            print(f"{number}/{options.cells} {said}", flush=True)
         return report(root)
 
 

@@ -37,12 +37,12 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=36)
     parser.add_argument("--slower", type=float, default=0.05, help="share of the layer's seconds")
     parser.add_argument("--tries", type=int, default=0, help="draws of half of the repeats")
-    given = parser.parse_args()
-    measure(given.out, given.repeats, given.slower)
-    found = _compare(given.out)
-    if given.tries:
-        named = redraw(given.out, given.repeats, given.tries)
-        print(f"{named} of {given.tries} draws of {given.repeats // 2} repeats named the layer")
+    options = parser.parse_args()
+    measure(options.out, options.repeats, options.slower)
+    found = _compare(options.out)
+    if options.tries:
+        named = redraw(options.out, options.repeats, options.tries)
+        print(f"{named} of {options.tries} draws of {options.repeats // 2} repeats named the layer")
     return EXIT_DONE if found else EXIT_FAILED
 
 
@@ -115,7 +115,7 @@ def _make_longer(module: nn.Module, share: float) -> None:
     def begin_forward(*_: Any) -> None:
         began["forward"] = time.perf_counter()
 
-    def end_forward(_: Any, given: Any, output: Tensor) -> None:
+    def end_forward(_: Any, inputs: Any, output: Tensor) -> None:
         if output.requires_grad:
             output.register_hook(begin_backward)
         _spin(share * (time.perf_counter() - began["forward"]))

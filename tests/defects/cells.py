@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
-from tests.defects.defect import Cell
+from dataclasses import dataclass
+from typing import Any
+
+from gnnhpc.experiment.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Settings of an experiment."""
+
+    settings: dict[str, Any]
+
+    def but(self, **changes: Any) -> Cell:
+        """The same cell with other settings; those of a mapping are replaced one by one."""
+        merged = {
+            name: {**self.settings[name], **value}
+            if isinstance(value, dict) and isinstance(self.settings.get(name), dict)
+            else value
+            for name, value in changes.items()
+        }
+        return Cell(self.settings | merged)
+
+    def experiment(self, **changes: Any) -> Experiment:
+        return Experiment.model_validate(self.settings | changes)
+
 
 _WIDTHS = {"grapher_width": 8, "ffn_width": 16, "readout_width": 16}
 _STEPS = {"train_steps": 10, "test_steps": 2, "test_every": 5, "warmup_steps": 2}

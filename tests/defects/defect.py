@@ -5,38 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from gnnhpc.experiment.experiment import Experiment
+from tests.defects.cells import Cell
 
 Plant = Callable[..., None]
 How = Literal["run", "beside", "resume", "files"]
 """`run`: one cell with the defect. `beside`: that cell and its sequential equivalent without the
 defect, compared by the report. `resume`: a first attempt stops at a checkpoint, and the defect is
 in the second one. `files`: the plant changes the run folder of cells that ran without a defect."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Settings of an experiment, and environment variables of its ranks."""
-
-    settings: Mapping[str, Any]
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    def but(self, env: Mapping[str, str] | None = None, **changes: Any) -> Cell:
-        """The same cell with other settings; those of a mapping are replaced one by one."""
-        merged = {
-            name: {**self.settings[name], **value}
-            if isinstance(value, dict) and isinstance(self.settings.get(name), dict)
-            else value
-            for name, value in changes.items()
-        }
-        return Cell({**self.settings, **merged}, env or self.env)
-
-    def experiment(self, **changes: Any) -> Experiment:
-        return Experiment.model_validate({**self.settings, **changes})
 
 
 @dataclass(frozen=True)
@@ -73,11 +52,11 @@ def planted(
     `at` names a function by its owner. What is called in its place gets it and its arguments.
     """
 
-    def register(given: Plant) -> Plant:
+    def register(function: Plant) -> Plant:
         assert name not in DEFECTS, name
-        plant = given if at is None else functools.partial(around, *at, given)
+        plant = function if at is None else functools.partial(around, *at, function)
         DEFECTS[name] = Defect(kind, name, plant, cell, mechanism, words, how)
-        return given
+        return function
 
     return register
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.defects.defect import DEFECTS, Cell
-from tests.defects.matrix import Matrix
-from tests.defects.running import without_defect
+from tests.defects.cells import Cell
+from tests.defects.defect import DEFECTS
+from tests.defects.running import flagged_in, row_of
+from tests.tools.cells import manifest_of, run
 from tests.tools.forked import spawn
 
 pytestmark = pytest.mark.distributed
@@ -27,8 +28,8 @@ QUICK = (
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    return Matrix(tmp_path_factory.mktemp("defects"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("defects")
 
 
 def all_defects() -> Iterator[Any]:
@@ -53,12 +54,13 @@ def test_plants_find_what_they_change() -> None:
 
 
 @pytest.mark.parametrize("name", list(all_defects()))
-def test_a_defect_is_named(name: str, matrix: Matrix) -> None:
-    row = matrix.row(name)
-    assert row.named is not None, (row.defect, row.all)
+def test_a_defect_is_named(name: str, folder: Path) -> None:
+    row = row_of(DEFECTS[name], folder / name)
+    assert row.named is not None, row
 
 
 @pytest.mark.defects
 @pytest.mark.parametrize("cell", all_cells(), ids=lambda cell: cell.experiment().id)
 def test_without_a_defect_nothing_is_found(cell: Cell, tmp_path: Path) -> None:
-    assert without_defect(cell, tmp_path) == []
+    (one,) = manifest_of(tmp_path, cell.experiment())
+    assert flagged_in(tmp_path, run(tmp_path, one)) == []

@@ -7,8 +7,8 @@ import os
 from collections import Counter
 
 import tests.mutants
-from tests.mutants.modules import TARGETS, Target
 from tests.mutants.mutations import mutants
+from tests.mutants.targets import TARGETS
 from tests.mutants.trial import ROOT, prepare, try_mutant
 
 LEAST_SHARE = 0.9
@@ -22,16 +22,16 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TARGETS)}")
-    given = parser.parse_args()
-    unknown = [name for name in given.names if name not in TARGETS]
+    names = parser.parse_args().names or TARGETS
+    unknown = [name for name in names if name not in TARGETS]
     if unknown:
         parser.error(f"found {unknown[0]!r}; allowed: {', '.join(TARGETS)}")
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
     prepare()
     shares = []
-    for name in given.names or TARGETS:
-        verdicts = _try_all(name, TARGETS[name])
+    for name in names:
+        verdicts = _try_all(name)
         count = verdicts.total()
         killed = count - verdicts["survived"]
         shares.append(killed / count)
@@ -39,16 +39,17 @@ def main() -> int:
     return 0 if min(shares) >= LEAST_SHARE else 1
 
 
-def _try_all(name: str, target: Target) -> Counter[str]:
+def _try_all(name: str) -> Counter[str]:
     """The verdicts on a target's mutants; prints those that survive."""
+    files, unit_tests = TARGETS[name]
     verdicts: Counter[str] = Counter()
-    for file in target.files:
+    for file in files:
         path = ROOT / file
-        verdict, spent = try_mutant(path, None, target.tests, 300.0)
+        verdict, spent = try_mutant(path, None, unit_tests, 300.0)
         if verdict != "survived":
-            raise SystemExit(f"{name}: the tests fail without any change: {target.tests}")
+            raise SystemExit(f"{name}: the tests fail without any change: {unit_tests}")
         for mutant in mutants(path.read_text(encoding="utf-8")):
-            verdict, _ = try_mutant(path, mutant.tree, target.tests, 3.0 + 4.0 * spent)
+            verdict, _ = try_mutant(path, mutant.tree, unit_tests, 3.0 + 4.0 * spent)
             verdicts[verdict] += 1
             if verdict == "survived":
                 print(f"{file}:{mutant.line}: {mutant.change}: {mutant.text}", flush=True)

@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 _SWAPPED: tuple[tuple[type[ast.AST], type[ast.AST]], ...] = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
@@ -43,102 +44,88 @@ def mutants(source: str) -> Iterator[Mutant]:
     lines = source.splitlines()
     for number, node in enumerate(ast.walk(tree)):
         node.place = number  # type: ignore[attr-defined]
-    found: list[Mutant] = []
-    for node in _nodes_to_change(tree):
+    nodes: list[Any] = list(_nodes_to_change(tree))
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         for change, new in _changes(node):
-            line = node.lineno  # type: ignore[attr-defined]
-            mutated = _with(tree, node, new)
-            found.append(Mutant(line, lines[line - 1].strip(), change, mutated))
-    yield from sorted(found, key=lambda mutant: mutant.line)
+            text = lines[node.lineno - 1].strip()
+            yield Mutant(node.lineno, text, change, _with(tree, node, new))
 
 
 def _nodes_to_change(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a tree, without the parts that are left alone."""
+    match node:
+        case ast.Raise() | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
+            return
+        case ast.Expr(value=ast.Constant(value=str())):
+            return
+        case ast.Subscript(value=ast.Name(id="Literal")):
+            return
     yield node
-    if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
-        return
-    if isinstance(node, ast.Subscript) and _name(node.value) == "Literal":
-        return
     for name, value in ast.iter_fields(node):
-        if name in {"annotation", "returns", "decorator_list", "bases"}:
-            continue
-        children = value if isinstance(value, list) else [value]
-        for child in children:
-            if isinstance(child, ast.AST) and not _is_docstring(child):
-                yield from _nodes_to_change(child)
-
-
-def _is_docstring(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+        if name not in {"annotation", "returns", "decorator_list", "bases"}:
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _nodes_to_change(child)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """What may stand in the place of a node, each with its name."""
-    yield from _other_operators(node)
     match node:
-        case ast.Constant(value=value):
-            yield from _other_constants(value)
-        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            if not isinstance(test, ast.Compare | ast.UnaryOp):
-                new = copy.deepcopy(node)
-                new.test = ast.UnaryOp(ast.Not(), test)
-                yield "condition -> not condition", new
+        case ast.Compare(ops=ops):
+            for place, op in enumerate(ops):
+                other = _OTHER[type(op)]
+                changed = [*ops[:place], other(), *ops[place + 1 :]]
+                yield f"{_named(op)} -> {other.__name__}", _copy(node, ops=changed)
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.BoolOp(op=op) if type(op) in _OTHER:
+            other = _OTHER[type(op)]
+            yield f"{_named(op)} -> {other.__name__}", _copy(node, op=other())
+        case ast.UnaryOp(op=op, operand=operand):
+            yield f"{_named(op)} -> nothing", operand
+        case ast.Constant(value=bool() as value):
+            yield f"{value} -> {not value}", ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield f"{value} -> {value + 1}", ast.Constant(value + 1)
+        case ast.Constant(value=str() as value):
+            yield f"{value!r} -> {value + '?'!r}", ast.Constant(value + "?")
+        case ast.Call(func=ast.Name(id=name)) if name in _CALLED:
+            called = ast.Name(_CALLED[name], ast.Load())
+            yield f"{name} -> {_CALLED[name]}", _copy(node, func=called)
+    yield from _other_statements(node)
+
+
+def _other_statements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    match node:
         case ast.Expr(value=ast.Call()):
             yield "call -> pass", ast.Pass()
-        case ast.Call(func=ast.Name(id=name)) if name in _CALLED:
-            new = copy.deepcopy(node)
-            new.func = ast.Name(_CALLED[name], ast.Load())
-            yield f"{name} -> {_CALLED[name]}", new
-        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
-            yield f"{_named(op)}= -> =", ast.Assign([ast.Name(name, ast.Store())], value)
         case ast.Break():
             yield "break -> continue", ast.Continue()
         case ast.Continue():
             yield "continue -> break", ast.Break()
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=assigned):
+            yield f"{_named(op)}= -> =", ast.Assign([ast.Name(name, ast.Store())], assigned)
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+            if not isinstance(test, ast.Compare | ast.UnaryOp):
+                negated = ast.UnaryOp(ast.Not(), test)
+                yield "condition -> not condition", _copy(node, test=negated)
 
 
-def _other_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    match node:
-        case ast.Compare(ops=ops):
-            for place, op in enumerate(ops):
-                new = copy.deepcopy(node)
-                new.ops[place] = _OTHER[type(op)]()  # type: ignore[call-overload]
-                yield f"{_named(op)} -> {_named(new.ops[place])}", new
-        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.BoolOp(op=op) if type(op) in _OTHER:
-            other = copy.deepcopy(node)
-            other.op = _OTHER[type(op)]()  # type: ignore[assignment]
-            yield f"{_named(op)} -> {_named(other.op)}", other
-        case ast.UnaryOp(op=op, operand=operand):
-            yield f"{_named(op)} -> nothing", operand
-
-
-def _other_constants(value: object) -> Iterator[tuple[str, ast.AST]]:
-    if isinstance(value, bool):
-        yield f"{value} -> {not value}", ast.Constant(not value)
-    elif isinstance(value, int | float):
-        yield f"{value} -> {value + 1}", ast.Constant(value + 1)
-    elif isinstance(value, str):
-        yield f"{value!r} -> {value + '?'!r}", ast.Constant(value + "?")
+def _copy(node: ast.AST, **changes: Any) -> ast.AST:
+    new = copy.copy(node)
+    for name, value in changes.items():
+        setattr(new, name, value)
+    return new
 
 
 def _named(op: ast.AST) -> str:
     return type(op).__name__
 
 
-def _name(node: ast.AST) -> str | None:
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _with(tree: ast.Module, old: ast.AST, new: ast.AST) -> ast.Module:
+def _with(tree: ast.Module, old: Any, new: ast.AST) -> ast.Module:
     """A copy of the tree with one node replaced, compilable."""
 
     class Replace(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
-            if getattr(node, "place", None) == old.place:  # type: ignore[attr-defined]
+            if getattr(node, "place", None) == old.place:
                 return ast.copy_location(copy.deepcopy(new), node)
             return self.generic_visit(node)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.mutants.modules import TARGETS
 from tests.mutants.mutations import mutants
+from tests.mutants.targets import TARGETS
 from tests.mutants.trial import ROOT
 
 SOURCE = '''\
@@ -55,5 +55,5 @@ def test_each_change_is_one_and_no_word_of_an_error_is_changed() -> None:
 
 
 def test_what_is_named_is_there() -> None:
-    for target in TARGETS.values():
-        assert all(Path(ROOT, path).is_file() for path in (*target.files, *target.tests))
+    for files, tests in TARGETS.values():
+        assert all(Path(ROOT, path).is_file() for path in (*files, *tests))

@@ -81,11 +81,3 @@ def faults(paths: AttemptPaths) -> dict[str, Check]:
     """The checks of an attempt that are not passed, by name."""
     checks = audit_attempt(paths)
     return {each.name: each for each in checks if each.verdict not in ("ok", "unknown")}
-
-
-def quiet(files: Files) -> None:
-    """Let the machine have been idle, whatever it was."""
-    for step in files.every_step:
-        step |= {"steal_s": 0.0, "run_delay_s": 0.0, "cpu_s": step["wall_s"]}
-    for rank in range(len(files.ranks)):
-        files.processors(rank)

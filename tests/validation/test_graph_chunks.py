@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
 
-from gnnhpc.batches.batch import BatchPlan
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.trained_samples import check_chunks
-from tests.tools.cells import gat
-
-ALONE = Mesh(Layout.parse("seq"), 0, torch.device("cpu"))
-
-
-def batches_of(experiment: Experiment) -> ChunkBatches:
-    return ChunkBatches(BatchPlan(experiment, outline(experiment), ALONE, None))
+from tests.tools.cells import GAT
+from tests.validation.test_kernel_parity import parts_of
 
 
-def check(experiment: Experiment, batches: ChunkBatches) -> Check:
-    (check,) = check_chunks(experiment, batches, None, ALONE)
+def checked(raw: dict[str, Any], damage: Callable[[Any], None] | None = None) -> Check:
+    experiment, parts, mesh = parts_of(raw)
+    if damage is not None:
+        damage(parts.batches)
+    (check,) = check_chunks(experiment, parts.batches, None, mesh)
     return check
 
 
@@ -40,10 +34,9 @@ def check(experiment: Experiment, batches: ChunkBatches) -> Check:
 def test_chunks_of_every_mode_agree(chunks: str, changes: dict[str, Any]) -> None:
     if chunks == "halo" and "rebuild" in changes:
         pytest.skip("chunks that layers rebuild have no halo")
-    experiment = gat(chunks=chunks, **changes)
-    found = check(experiment, batches_of(experiment))
-    assert (found.verdict, found.name) == ("ok", "chunks")
-    assert (found.values["edges_kept"] == 1.0) is (chunks == "halo" or "microbatches" in changes)
+    check = checked(GAT | {"chunks": chunks} | changes)
+    assert (check.verdict, check.name) == ("ok", "chunks")
+    assert (check.values["edges_kept"] == 1.0) is (chunks == "halo" or "microbatches" in changes)
 
 
 def without_an_edge(batches: ChunkBatches) -> None:
@@ -61,9 +54,6 @@ def without_an_edge(batches: ChunkBatches) -> None:
 
 @pytest.mark.parametrize("chunks", ["halo", "contiguous"])
 def test_a_lost_edge_is_found(chunks: str) -> None:
-    experiment = gat(chunks=chunks)
-    batches = batches_of(experiment)
-    without_an_edge(batches)
-    found = check(experiment, batches)
-    assert found.verdict == "invalid"
-    assert "edges into node" in found.detail
+    check = checked(GAT | {"chunks": chunks}, without_an_edge)
+    assert check.verdict == "invalid"
+    assert "edges into node" in check.detail
