@@ -24,11 +24,11 @@ from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
 from gnnhpc.validation.data_digests import check_data
 from gnnhpc.validation.engine_parity import check_engine
+from gnnhpc.validation.graph_chunks import check_chunks
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.steps.parity_slice import parity_slice
-from gnnhpc.validation.trained_samples import SampleOrder, check_chunks
 from gnnhpc.validation.verdicts import CheckError, WrongRunError, one_a_name, why_failed
 
 OFF = Check(
@@ -54,20 +54,18 @@ class Validation:
         self._seconds = 0.0
         self._checks: list[Check] = []
         """Checks of the start, on rank 0."""
-        self._invariants = Invariants(experiment, mesh, parts)
-        order = SampleOrder(experiment, mesh, parts.batches)
-        self._observers = [_Observer(self._invariants), _Observer(order)]
+        self._observer = _Observer(Invariants(experiment, mesh, parts))
         self._processors = ProcessorUse()
 
     @property
     def seconds(self) -> float:
         """What validation took until now on this rank."""
-        return self._seconds + sum(each.seconds for each in self._observers)
+        return self._seconds + self._observer.seconds
 
     @property
     def listeners(self) -> list[Listener]:
         """What follows the run between its boundaries, outside of timed steps."""
-        return [*(self._observers if self._is_on else []), self._processors]
+        return [*([self._observer] if self._is_on else []), self._processors]
 
     def events(self) -> list[EventRecord]:
         """What a rank records after the last step: its processors, and the cost of validation."""
@@ -100,9 +98,8 @@ class Validation:
         if not self._is_on:
             return [OFF]
         with self._timed("validating a checkpoint"):
-            self._observers[0].observe(
-                lambda: self._invariants.between_steps(f"the checkpoint before step {step}")
-            )
+            when = f"the checkpoint before step {step}"
+            self._observer.observe(self._observer.invariants.between_steps, when)
             checks: list[Check] = self.mesh.gather_objects([*self._checks, *self._observed()])[0]
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
         if causes:
@@ -139,16 +136,11 @@ class Validation:
         ]
 
     def _observed(self) -> list[Check]:
-        """What the observers of all ranks found; nothing of one that failed on a rank."""
-        checks = []
-        for observer in self._observers:
-            name = type(observer.listener).__name__
-            failed = [why for why in self.mesh.gather_objects(observer.failed) if why]
-            if failed:
-                checks.append(Check(name, "inconclusive", failed[0]))
-            else:
-                checks += observer.listener.checks()
-        return checks
+        """What the invariants of all ranks found; nothing of them where one failed on a rank."""
+        failed = [why for why in self.mesh.gather_objects(self._observer.failed) if why]
+        if failed:
+            return [Check("invariants", "inconclusive", failed[0])]
+        return self._observer.invariants.checks()
 
     def _guarded(self, name: str, check: Callable[[], list[Check]]) -> list[Check]:
         """A check's findings, or why the check itself failed.
@@ -177,14 +169,14 @@ class Validation:
 
 
 class _Observer(Listener):
-    """Times a listener, and keeps the first error in it, after which it is not called again."""
+    """Times the invariants, and keeps the first error in them; then they are not called again."""
 
-    def __init__(self, listener: Invariants | SampleOrder) -> None:
-        self.listener = listener
+    def __init__(self, invariants: Invariants) -> None:
+        self.invariants = invariants
         self.seconds = 0.0
         self.failed = ""
         for event in EVENTS:
-            setattr(self, event, functools.partial(self.observe, getattr(listener, event)))
+            setattr(self, event, functools.partial(self.observe, getattr(invariants, event)))
 
     def observe(self, event: Callable[..., None], *arguments: Any) -> None:
         began_s = time.perf_counter()

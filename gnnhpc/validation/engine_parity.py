@@ -11,17 +11,18 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from gnnhpc.batches.batch import Batches, BatchPlan
-from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_set_batches import GraphSetBatches
+from gnnhpc.batches.batch import BatchPlan
+from gnnhpc.batches.build_batches import build_batches
 from gnnhpc.batches.image_batches import ImageBatches
-from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.data.cifar10_images import Images
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.seeding import fork_generators
@@ -82,13 +83,21 @@ def _check_comparable(part: ParitySlice, root: Path | None) -> None:
 
 def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> TrainingParts:
     """Separate parts in float64 that hold what the run holds."""
+    plan = BatchPlan(part.experiment, part.layer_specs, mesh, root)
+    data: Any = part.graph(root)
+    if isinstance(parts.batches, ImageBatches):
+        kept = slice(part.side)
+        data = {
+            split: Images(tuple(p[:, :, kept, kept] for p in i.parts), i.labels, i.classes)
+            for split, i in parts.batches.images.items()
+        }
     separate = set_up(
         part.experiment,
         mesh,
         root,
         planned=parts.plan.cut,
         layer_specs=part.layer_specs,
-        batches=_batches(part, parts, mesh, root),
+        batches=build_batches(plan, data),
     )
     load_state(parts, separate)
     return separate
@@ -102,22 +111,6 @@ def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> Captu
     except NotFiniteError as error:
         raise CheckError(f"a step in float64 cannot be compared: {error}") from None
     return captures.found
-
-
-def _batches(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
-    plan = BatchPlan(part.experiment, part.layer_specs, mesh, root)
-    if isinstance(parts.batches, ImageBatches):
-        side = part.side
-        images = {
-            split: Images(tuple(p[:, :, :side, :side] for p in i.parts), i.labels, i.classes)
-            for split, i in parts.batches.images.items()
-        }
-        return ImageBatches(plan, images)
-    if part.experiment.data.facts().kind == "graphs":
-        return GraphSetBatches(plan, part.graph_set(root))
-    if part.experiment.sampling is not None:
-        return SampledBatches(plan, part.graph(root))
-    return ChunkBatches(plan, part.graph(root))
 
 
 @torch.no_grad()
@@ -149,7 +142,11 @@ def _compare(
     part: ParitySlice, dtype: torch.dtype, ranks: Sequence[Capture], root: Path | None
 ) -> Check:
     captured, model = Capture.of_all(ranks), FreshLayers(part.experiment, part.layer_specs)
-    data = reference_data(part, root, captured.edges or None, _rows_for(model, part.experiment))
+    custom = isinstance(part.experiment.model, CustomModel)
+    rows: Rows = "graph"
+    if custom:
+        rows = "run" if model.has_batchnorm() else "own"
+    data = reference_data(part, root, captured.edges or None, rows)
     comparison = StepComparison(part, captured, model, data.batches)
     values = {"worst": comparison.worst, "layers": comparison.by_layer}
     extent = f" on {part.extent}" if part.extent else ""
@@ -162,7 +159,7 @@ def _compare(
     steps = f"{part.steps} step{'s' if part.steps > 1 else ''}"
     steps += " and an evaluation" if part.experiment.test_steps else ""
     detail = f"{steps}{extent} agree with one process in float64"
-    if isinstance(part.experiment.model, CustomModel):
+    if custom:
         detail += "; the arithmetic of a custom layer is compared with itself"
     return Check(NAME, "ok", detail, values)
 
@@ -172,18 +169,12 @@ def reference_data(
 ) -> ImageData | GraphSetData | GraphData:
     """The reference's own micro-batches; of one graph they have these `rows`."""
     experiment, specs = part.experiment, part.layer_specs
-    match experiment.data.facts().kind:
-        case "images":
-            return ImageData(experiment, part.side, root)
-        case "graphs":
-            return GraphSetData(experiment, specs, part.graph_set(root))
-    return GraphData(experiment, specs, part.graph(root), edges, rows)
-
-
-def _rows_for(model: FreshLayers, experiment: Experiment) -> Rows:
-    if not isinstance(experiment.model, CustomModel):
-        return "graph"
-    return "run" if model.has_batchnorm() else "own"
+    match part.graph(root):
+        case GraphSet() as graphs:
+            return GraphSetData(experiment, specs, graphs)
+        case Graph() as graph:
+            return GraphData(experiment, specs, graph, edges, rows)
+    return ImageData(experiment, part.side, root)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """Invariants of a run at its boundaries: what must be equal, unchanged, moved or counted.
 
-Nothing here happens inside a timed step. Tensors are hashed at the start, around evaluations, at
-checkpoints and at the end; ranks compare their hashes in `checks`.
+Nothing of it happens inside a timed step. Tensors are hashed at the start, around evaluations, at
+checkpoints and at the end; ranks compare their hashes in `checks`. Samples of mini-batches must be
+those of the permutation that seed and epoch give, which covers an epoch without duplicates. Samples
+of chunks of a graph and of its evaluation must be the same in every step, each on one replica.
 """
 
 from __future__ import annotations
@@ -9,21 +11,24 @@ from __future__ import annotations
 import random
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.gradient_sync import BucketedGradients
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.layers.batchnorm import BatchNorm
-from gnnhpc.records.schema import Check
+from gnnhpc.records.schema import Check, Phase
 from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.training.setup import TrainingParts
+from gnnhpc.validation.reference.random_numbers import Ids, SampleSchedule
 from gnnhpc.validation.verdicts import few, verdict_of
 
 Hashes = dict[str, int]
@@ -38,6 +43,7 @@ _GOOD = {
     "running statistics": "BatchNorm counted each batch, and replicas evaluated with one mean",
     "optimizer": "the optimizer took each step",
     "all-reduce": "replicas averaged their gradients once a step",
+    "order": "samples are those of the seed's permutation, and the same on all stages",
 }
 _MAY_BE_MEANT = ("modes", "evaluation")
 """A custom model's layers may do so on purpose: these are suspect, not invalid."""
@@ -45,12 +51,16 @@ _MAY_BE_MEANT = ("modes", "evaluation")
 
 @dataclass
 class _Observed:
-    """What one rank reports to the others."""
+    """What one rank reports to the others since they last compared."""
 
     hashes: defaultdict[str, dict[str, Hashes]] = field(default_factory=lambda: defaultdict(dict))
     """Check -> time of hashing -> hashes of what replicas must have in common."""
     faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Check -> faults."""
+    checksums: dict[str, int] = field(default_factory=dict)
+    """Step -> checksum of its batch."""
+    covered: dict[Phase, Ids] = field(default_factory=dict)
+    """Samples of the first step of a phase without a schedule."""
 
 
 class Invariants(Listener):
@@ -69,6 +79,15 @@ class Invariants(Listener):
         """Parameters after the last evaluation, if no training step followed it yet."""
         self._tracked: dict[str, int] = {}
         self._reductions = 0
+        self._schedules: dict[Phase, SampleSchedule] = {}
+        batches = parts.batches
+        if experiment.batch_size is not None:
+            self._schedules["train"] = SampleSchedule(experiment, batches.total_samples)
+        if isinstance(batches, ImageBatches) and experiment.test_steps:
+            self._schedules["test"] = SampleSchedule(experiment, len(batches.images["test"]))
+        self._unchanged: dict[Phase, Ids] = {}
+        self._test_steps = 0
+        """Since the evaluation began."""
 
     def training_begins(self, start: int) -> None:
         self._start = start
@@ -80,7 +99,9 @@ class Invariants(Listener):
             self._fault("generators", cause)
 
     def step_taken(self, taken: StepTaken) -> None:
+        self._check_samples(taken)
         if taken.phase != "train":
+            self._test_steps += 1
             return
         self._trained += 1
         self._microbatches += len(taken.batch.microbatches)
@@ -92,6 +113,7 @@ class Invariants(Listener):
 
     def evaluation_begins(self) -> None:
         when = f"the evaluation after step {self._start + self._trained}"
+        self._test_steps = 0
         self._held = self._parameters() | self._buffers()
         # Replicas have averaged their running statistics now.
         self._observed.hashes["running statistics"][when] = {
@@ -132,12 +154,46 @@ class Invariants(Listener):
             for name in ("replica parameters", "running statistics"):
                 hashes = [everyone[rank].hashes[name] for rank in layout.replica_ranks(stage)]
                 self._known[name] += _unequal(hashes, stage)
+        self._known["order"] += list(self._other_samples(everyone))
         self._observed = _Observed()
         suspect = _MAY_BE_MEANT if isinstance(self._experiment.model, CustomModel) else ()
         return [
             verdict_of(name, self._known[name], good, is_suspect=name in suspect)
             for name, good in _GOOD.items()
         ]
+
+    def _other_samples(self, everyone: Sequence[_Observed]) -> Iterator[str]:
+        """Samples that two replicas have, and stages that have other batches than the first."""
+        layout = self._mesh.layout
+        replicas = [everyone[rank] for rank in layout.replica_ranks(0)]
+        for phase in replicas[0].covered:
+            together = np.concatenate([each.covered[phase] for each in replicas])
+            twice = len(together) - len(np.unique(together))
+            if twice:
+                yield f"{phase}: {twice} samples are used twice, replicas overlap"
+        for replica, first in enumerate(replicas):
+            for stage, rank in enumerate(layout.pipeline_ranks(replica)):
+                other = everyone[rank].checksums
+                steps = [step for step, one in first.checksums.items() if other.get(step) != one]
+                if steps:
+                    yield (
+                        f"replica {replica}, {steps[0]}: stages 0 and {stage} have different "
+                        "batches, so that labels do not belong to inputs"
+                    )
+
+    def _check_samples(self, taken: StepTaken) -> None:
+        phase, ids, when = taken.phase, taken.batch.sample_ids, f"{taken.phase} step {taken.step}"
+        self._observed.checksums[when] = taken.batch.checksum
+        schedule = self._schedules.get(phase)
+        if schedule is not None:
+            step = taken.step if phase == "train" else self._test_steps
+            if not np.array_equal(ids, schedule.share(step, self._mesh.replica)):
+                expected = f"the permutation of epoch {schedule.epoch(step)}"
+                self._fault("order", f"{when}: the samples are not those of {expected}")
+        elif np.array_equal(self._unchanged.setdefault(phase, ids), ids):
+            self._observed.covered.setdefault(phase, ids)
+        else:
+            self._fault("order", f"{when}: the samples are not those of the steps before")
 
     def _check_modes(self, *, training: bool, when: str) -> None:
         wrong = [

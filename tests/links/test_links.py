@@ -17,7 +17,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.link_split import pool, split_links
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.validation.reference.random_numbers import NegativeSampling
+from gnnhpc.validation.reference.random_numbers import negatives_of
 from tests.tools.graphs import make_graph
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -62,11 +62,11 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
     graph = make_graph(40, (60, 400)[seed % 2], seed=seed % 7)
     split = split_links(graph, seed, 0.1, 0.1)
     edges = split.message.edges.numpy()
-    reference = NegativeSampling(seed, graph.nodes, edges[0], edges[1])
     numbers = torch.randperm(len(split.train))[:20]
     kept = split.train[numbers, 0]
     found = Negatives(split.message, seed).of(kept, numbers, step, count)
-    others = reference.others(kept.numpy(), numbers.numpy(), step, count)
+    message = edges, graph.nodes, seed
+    others = negatives_of(kept.numpy(), numbers.numpy(), *message, step, count)
     np.testing.assert_array_equal(found.flatten().numpy(), others)
     pairs = torch.stack((kept.repeat_interleave(count), found.flatten()), 1)
     assert not pairs_of(pairs) & pairs_of(split.train)

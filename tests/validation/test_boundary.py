@@ -122,8 +122,8 @@ def broken(*_arguments: Any, **_settings: Any) -> Any:
         (engine_parity, "set_up", "engine-parity"),
         (engine_parity, "_compare", "engine-parity"),
         (compare_layer, "compared_rows", "kernel-parity"),
-        (Invariants, "step_taken", "Invariants"),
-        (Invariants, "between_steps", "Invariants"),
+        (Invariants, "step_taken", "invariants"),
+        (Invariants, "between_steps", "invariants"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

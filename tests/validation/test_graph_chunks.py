@@ -12,7 +12,7 @@ import torch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.trained_samples import check_chunks
+from gnnhpc.validation.graph_chunks import check_chunks
 from tests.tools.cells import GAT
 from tests.validation.test_kernel_parity import parts_of
 

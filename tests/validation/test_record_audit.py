@@ -75,7 +75,8 @@ def other_jobs(**at: object) -> Edit:
 
 def step_twice(files: Files) -> None:
     for rank, lines in enumerate(files.ranks):
-        files.ranks[rank] = [*lines, files.steps(rank)[-1]]
+        last = files.steps(rank)[-1]
+        files.ranks[rank] = [*lines, last | {"start_s": last["start_s"] + last["wall_s"]}]
 
 
 def faster_clock(files: Files) -> None:

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,29 +73,29 @@ class MasksByRule:
 class RunningStatistics:
     """Running statistics of one replica that move once a mini-batch, by all of its rows together.
 
-    They come from what its BatchNorms are given.
+    They come from the inputs of its BatchNorms.
     """
 
     def __init__(self) -> None:
-        self._given: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
+        self._batches: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
         """BatchNorm -> mean, biased variance and rows of each micro-batch."""
 
     def follow(self, layers: Mapping[str, nn.Module], repeats: int = 1) -> None:
-        """Record what BatchNorms in mode `deferred` are given; rows count `repeats` times."""
+        """Record the inputs of BatchNorms in mode `deferred`; rows count `repeats` times."""
         for name, layer in layers.items():
             for path, module in layer.named_modules():
                 if isinstance(module, _BatchNorm) and getattr(module, "mode", "micro") != "micro":
                     full = f"{name}.{path}" if path else name
                     module.register_forward_pre_hook(partial(self._record, full, repeats))
 
-    def _record(self, name: str, repeats: int, _module: nn.Module, given: tuple[Any, ...]) -> None:
-        rows = given[0].detach()
+    def _record(self, name: str, repeats: int, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        rows = inputs[0].detach()
         statistics = rows.mean(0), rows.var(0, correction=0), len(rows) * repeats
-        self._given.setdefault(name, []).append(statistics)
+        self._batches.setdefault(name, []).append(statistics)
 
     def move(self, buffers: dict[str, Tensor]) -> None:
         """Move the buffers, by full name, at the mini-batch's end."""
-        for name, batches in self._given.items():
+        for name, batches in self._batches.items():
             rows = sum(count for _, _, count in batches)
             mean = torch.stack([m * count for m, _, count in batches]).sum(0) / rows
             squares = torch.stack([(v + (m - mean).square()) * n for m, v, n in batches]).sum(0)
@@ -105,7 +104,7 @@ class RunningStatistics:
                 buffers[f"{name}.{key}"] = (1 - MOMENTUM) * before + MOMENTUM * new
             tracked = f"{name}.num_batches_tracked"
             buffers[tracked] = buffers[tracked] + 1
-        self._given.clear()
+        self._batches.clear()
 
 
 Layers = dict[str, nn.Module]
@@ -150,8 +149,9 @@ class FreshLayers:
         self._parameters: Mapping[str, Array] = {}
         self._built: list[Layers] = []
         """The layers of each micro-batch since `load`."""
-        self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
-        self._statistics = [RunningStatistics() for _ in self._buffers]
+        self.buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
+        """The buffers of each replica by full name."""
+        self._statistics = [RunningStatistics() for _ in self.buffers]
 
     def build(self) -> Layers:
         return build_layers(self._experiment, self._specs, torch.float64)
@@ -170,8 +170,9 @@ class FreshLayers:
         with torch.no_grad():
             for name, parameter in parameters_of(layers).items():
                 parameter.copy_(torch.from_numpy(self._parameters[name]))
-        for path, buffer in self._buffers[batch.replica].items():
-            set_buffer(*_owner(layers, path), buffer)
+        for path, buffer in self.buffers[batch.replica].items():
+            name = next(name for name in layers if path.startswith(f"{name}."))
+            set_buffer(layers[name], path.removeprefix(f"{name}."), buffer)
         if training:
             self._built.append(layers)
             self._statistics[batch.replica].follow(layers)
@@ -182,7 +183,7 @@ class FreshLayers:
             x = called(layer.train(training), x, context)
             outputs.append(dense(x))
         if training:
-            self._buffers[batch.replica] = {
+            self.buffers[batch.replica] = {
                 f"{name}.{key}": buffer.detach().clone()
                 for name, layer in layers.items()
                 for key, buffer in layer.named_buffers(remove_duplicate=False)
@@ -211,24 +212,20 @@ class FreshLayers:
 
     def end_minibatch(self) -> None:
         """Move the statistics that move once a mini-batch."""
-        for buffers, statistics in zip(self._buffers, self._statistics, strict=True):
+        for buffers, statistics in zip(self.buffers, self._statistics, strict=True):
             statistics.move(buffers)
 
     def average_statistics(self) -> None:
         """Give each replica the mean of all replicas' running statistics, as before evaluation."""
-        for name in self._buffers[0]:
+        for name in self.buffers[0]:
             if name.endswith(("running_mean", "running_var")):
-                mean = torch.stack([each[name] for each in self._buffers]).mean(0)
-                for each in self._buffers:
+                mean = torch.stack([each[name] for each in self.buffers]).mean(0)
+                for each in self.buffers:
                     each[name] = mean
 
     def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
         """Take a replica's buffers from what a run holds."""
-        self._buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
-
-    def buffers(self, replica: int) -> dict[str, Tensor]:
-        """A replica's buffers by full name."""
-        return dict(self._buffers[replica])
+        self.buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
 
 
 def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
@@ -241,11 +238,6 @@ def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
     else:
         # A layer may make a buffer, or another shape of it, while it computes.
         owner._buffers[name] = value.to(value.dtype if held is None else held.dtype, copy=True)
-
-
-def _owner(layers: Layers, path: str) -> tuple[nn.Module, str]:
-    name = next(name for name in layers if path.startswith(f"{name}."))
-    return layers[name], path.removeprefix(f"{name}.")
 
 
 def called(layer: nn.Module, x: Activation, context: Context) -> Activation:

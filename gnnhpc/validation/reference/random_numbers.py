@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,27 +114,20 @@ def pick(numbers: Iterator[int], n: int, k: int) -> list[int]:
     return sorted(picked)
 
 
-@dataclass(frozen=True)
-class NegativeSampling:
-    """How negatives of links are sampled: nodes that no edge of the message graph joins."""
+def negatives_of(
+    kept: Ids, numbers: Ids, edges: Ids, nodes: int, seed: int, step: int, count: int
+) -> Ids:
+    """`count` nodes for each link, all equally likely, that no edge joins to the link's first end.
 
-    seed: int
-    nodes: int
-    source: Ids
-    target: Ids
-    """int64 [E] each: the edges of the message graph, in both directions."""
-
-    def others(self, kept: Ids, numbers: Ids, step: int, count: int) -> Ids:
-        """`count` nodes for each link, all equally likely; int64 [links * count].
-
-        `kept` are the links' first ends, `numbers` the links. A bounded random number counts the
-        nodes that are not joined to the first end.
-        """
-        found = []
-        for node, link in zip(kept.tolist(), numbers.tolist(), strict=True):
-            joined = np.append(self.source[self.target == node], node)
-            free = np.setdiff1d(np.arange(self.nodes), joined)
-            for negative in range(count):
-                random = node_numbers(self.seed, link, step, FIRST_NEGATIVE + negative)
-                found.append(free[below(random, len(free))])
-        return np.array(found, dtype=np.int64)
+    `kept` are the first ends, `numbers` the links; `edges`, int64 [2, E], are those of the message
+    graph, in both directions. A bounded random number counts the nodes that are not joined. Returns
+    int64 [links * count].
+    """
+    found = []
+    for node, link in zip(kept.tolist(), numbers.tolist(), strict=True):
+        joined = np.append(edges[0][edges[1] == node], node)
+        free = np.setdiff1d(np.arange(nodes), joined)
+        for negative in range(count):
+            random = node_numbers(seed, link, step, FIRST_NEGATIVE + negative)
+            found.append(free[below(random, len(free))])
+    return np.array(found, dtype=np.int64)

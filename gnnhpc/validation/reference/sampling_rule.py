@@ -20,8 +20,8 @@ from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.graphs.link_split import pool, split_links
 from gnnhpc.validation.reference.batches import Ids, block_of
 from gnnhpc.validation.reference.random_numbers import (
-    NegativeSampling,
     SampleSchedule,
+    negatives_of,
     node_numbers,
     part_of,
     pick,
@@ -54,13 +54,13 @@ class ReferenceLinks:
         assert experiment.task is not None
         self.task, self._seed = experiment.task, experiment.seed
         self.split = split_links(graph, self._seed, self.task.val_share, self.task.test_share)
-        source, target = self.split.message.edges.numpy()
-        self._negatives = NegativeSampling(self._seed, graph.nodes, source, target)
+        self._edges = self.split.message.edges.numpy()
 
     def seeds(self, replica: int, microbatch: int, numbers: Ids, step: int) -> Seeds:
         """The ends of a micro-batch's links and of the negatives of each."""
         links, count = self.split.train.numpy()[numbers], self.task.negatives
-        others = self._negatives.others(links[:, 0], numbers, step, count)
+        message = self._edges, self.split.message.nodes, self._seed
+        others = negatives_of(links[:, 0], numbers, *message, step, count)
         negatives = np.column_stack((np.repeat(links[:, 0], count), others))
         pairs = np.concatenate((links, negatives))
         nodes = torch.from_numpy(np.unique(pairs))

@@ -156,23 +156,21 @@ def link_metrics(
         return {"loss": float(torch.cat(rows).mean())}
     found: dict[str, float] = {}
     for split in ("val", "test"):
-        ranks: list[tuple[float, float, float, float]] = []
+        ranks = []
         for output, by_split in zip(outputs, targets, strict=True):
             pairs = by_split[split]
-            scores, is_link = pair_scores(output, pairs), pairs[:, 2] == 1
-            negatives = scores[~is_link].numpy()
-            of_negatives = float(np.logaddexp(0.0, negatives).mean())
-            for score in scores[is_link].tolist():
-                above, equal = int((negatives > score).sum()), int((negatives == score).sum())
-                ranks.append(
-                    (
-                        (len(negatives) - above - equal / 2) / len(negatives),
-                        1.0 / (1.0 + above + equal / 2),
-                        float(above + equal < task.hits),
-                        (float(np.logaddexp(0.0, -score)) + of_negatives) / 2,
-                    )
-                )
-        auc, mrr, hits, loss = np.mean(ranks, axis=0).tolist()
+            scores, is_link = pair_scores(output, pairs).numpy(), pairs[:, 2].numpy() == 1
+            links, negatives = scores[is_link, None], scores[~is_link]
+            above, equal = (negatives > links).sum(1), (negatives == links).sum(1)
+            of_links, of_negatives = (np.logaddexp(0.0, x) for x in (-links[:, 0], negatives))
+            of_each = (
+                (len(negatives) - above - equal / 2) / len(negatives),
+                1.0 / (1.0 + above + equal / 2),
+                above + equal < task.hits,
+                (of_links + of_negatives.mean()) / 2,
+            )
+            ranks.append(np.stack(of_each, 1))
+        auc, mrr, hits, loss = np.concatenate(ranks).mean(0).tolist()
         found |= {f"{split}_auc": auc, f"{split}_mrr": mrr, f"{split}_{task.hits_name}": hits}
         if split == phase:
             found["loss"] = loss

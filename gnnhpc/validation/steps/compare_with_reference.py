@@ -6,15 +6,14 @@ first difference is the first error.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import Activation, Array, ReferenceBatch
@@ -66,19 +65,29 @@ class Disagreement(Exception):  # noqa: N818
     """The ranks and the reference differ; the message is the cause."""
 
 
-@dataclass
 class StepComparison:
-    """One comparison of all ranks with a reference."""
+    """One comparison of all ranks with a reference.
 
-    part: ParitySlice
-    captured: Capture
-    model: FreshLayers
-    batches: Callable[[Phase, int], Batches]
-    """The micro-batches of all replicas in one step, or one batch that holds them all."""
-    worst: dict[str, float] = field(default_factory=dict)
-    """The largest relative difference of each kind of quantity."""
-    by_layer: dict[str, dict[str, float]] = field(default_factory=dict)
-    """The same of each layer's outputs and gradients."""
+    `batches` gives the micro-batches of all replicas in one step, or one batch that holds them all.
+    """
+
+    def __init__(
+        self,
+        part: ParitySlice,
+        captured: Capture,
+        model: FreshLayers,
+        batches: Callable[[Phase, int], Batches],
+    ) -> None:
+        self.worst: dict[str, float] = {}
+        """The largest relative difference of each kind of quantity."""
+        self.by_layer: dict[str, dict[str, float]] = {}
+        """The same of each layer's outputs and gradients."""
+        self._first, self._experiment = part.first, part.experiment
+        self._captured, self._model, self._batches = captured, model, batches
+        self._layers = [spec.name for spec in part.layer_specs]
+        self._replicas = range(part.experiment.layout.replicas)
+        microbatches = range(part.experiment.microbatches)
+        self._places: list[Place] = list(itertools.product(self._replicas, microbatches))
 
     def run(self, dtype: torch.dtype) -> None:
         """Compare the slice's training steps, and the evaluation after them where there is one.
@@ -87,9 +96,9 @@ class StepComparison:
         Disagreement at the first difference, and CheckError where rounding is all that is left of a
         gradient.
         """
-        first, stop = self.part.first, self.experiment.train_steps
+        first, stop = self._first, self._experiment.train_steps
         if first == 0:
-            initial = self.model.initial_parameters(dtype).items()
+            initial = self._model.initial_parameters(dtype).items()
             expected = {name: array_of(parameter) for name, parameter in initial}
             allowed = TOLERANCE if dtype == torch.float64 else INITIAL_TOLERANCE
             for replica in self._replicas:
@@ -99,27 +108,11 @@ class StepComparison:
         rules = [self._start(first, replica) for replica in self._replicas]
         for step in range(first, stop):
             self._train_step(step, rules)
-        if self.experiment.test_steps:
+        if self._experiment.test_steps:
             self._evaluation(stop)
 
-    @property
-    def experiment(self) -> Experiment:
-        return self.part.experiment
-
-    @property
-    def layers(self) -> list[str]:
-        return [spec.name for spec in self.part.layer_specs]
-
-    @property
-    def _replicas(self) -> range:
-        return range(self.experiment.layout.replicas)
-
-    @property
-    def _places(self) -> list[Place]:
-        return [(r, m) for r in self._replicas for m in range(self.experiment.microbatches)]
-
     def _named(self, kind: Kind, step: int, replica: int) -> Named:
-        return self.captured.tensors[kind, step, replica]
+        return self._captured.tensors[kind, step, replica]
 
     def _start(self, step: int, replica: int) -> OptimizerRule:
         """Take a replica's buffers and optimizer state, and compare its parameters with replica
@@ -127,30 +120,30 @@ class StepComparison:
         actual, expected = (self._named("parameters", step, each) for each in (replica, 0))
         cause = f"on replica {replica} differs from replica 0's"
         self._tensors("parameters", actual, expected, cause)
-        self.model.restore(replica, self._named("buffers", step, replica))
-        states = {name: dict(state) for name, state in self.captured.states[replica].items()}
-        return OptimizerRule(self.experiment.optimizer, self.experiment.train_steps, states)
+        self._model.restore(replica, self._named("buffers", step, replica))
+        states = {name: dict(state) for name, state in self._captured.states[replica].items()}
+        return OptimizerRule(self._experiment.optimizer, self._experiment.train_steps, states)
 
     def _train_step(self, step: int, rules: Sequence[OptimizerRule]) -> None:
-        batches = self.batches("train", step)
+        batches = self._batches("train", step)
         parameters = self._named("parameters", step, 0)
-        expected = train_step(self.model, batches, parameters, self.experiment.outputs)
+        expected = train_step(self._model, batches, parameters, self._experiment.outputs)
         self._data_flow(("train", step), batches, expected.activations)
         self._loss(step, expected)
-        if step in self.captured.overwritten:
-            where = f"in train step {step}, {self.captured.overwritten[step]}"
+        if step in self._captured.overwritten:
+            where = f"in train step {step}, {self._captured.overwritten[step]}"
             raise Disagreement(f"gradients: {where} before its backward")
         self._gradients(step, expected)
         for replica, rule in enumerate(rules):
             self._update(step, replica, rule)
             buffers = self._named("buffers", step + 1, replica)
             self._buffers("buffers", replica, buffers)
-            self.model.restore(replica, buffers)
+            self._model.restore(replica, buffers)
         self._reported(("train", step))
 
     def _evaluation(self, after: int) -> None:
-        batches = self.batches("test", 0)
-        activations = evaluate(self.model, batches, self._named("parameters", after, 0))
+        batches = self._batches("test", 0)
+        activations = evaluate(self._model, batches, self._named("parameters", after, 0))
         for replica in self._replicas:
             actual = self._named("evaluated", 0, replica)
             self._buffers("statistics in the evaluation", replica, actual)
@@ -181,7 +174,7 @@ class StepComparison:
             self._note(what, relative, f"{name} {cause}", allowed)
 
     def _buffers(self, what: str, replica: int, actual: Mapping[str, Array]) -> None:
-        expected = {name: array_of(b) for name, b in self.model.buffers(replica).items()}
+        expected = {name: array_of(b) for name, b in self._model.buffers[replica].items()}
         self._tensors(what, actual, expected, f"on replica {replica} differs")
 
     def _data_flow(self, when: When, batches: Batches, activations: Sequence[Outputs]) -> None:
@@ -189,13 +182,13 @@ class StepComparison:
         before: Outputs = [batch.inputs for batch in batches]
         self._one_layer(when, INPUT, batches, before)
         for place in self._places:
-            found = self.captured.outputs.get((*when, place))
+            found = self._captured.outputs.get((*when, place))
             wrong = "it has none"
             if found is not None:
                 wrong = wrong_targets(found, batches[batch_of(place, batches)])
             if wrong:
                 raise Disagreement(f"targets: {where_in(when, place)}: {wrong}")
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self._layers):
             expected = [each[number] for each in activations]
             self._one_layer(when, layer, batches, expected, before)
             before = expected
@@ -207,11 +200,11 @@ class StepComparison:
         sketches, squares = ([of(x) for x in expected] for of in (sketch, row_squares))
         least = [SMALL_MOVE * root_mean_square(x) for x in before] or [0.0] * len(batches)
         what, of_layer = ("outputs", f"{layer} in ") if layer else ("inputs", "")
-        custom = layer and isinstance(self.experiment.model, CustomModel)
+        custom = layer and isinstance(self._experiment.model, CustomModel)
         for place in self._places:
             n = batch_of(place, batches)
             where = of_layer + where_in(when, place)
-            found = self.captured.activations.get((*when, layer, place))
+            found = self._captured.activations.get((*when, layer, place))
             if found is None:
                 raise Disagreement(f"{what}: {where} is not computed")
             for times, each in enumerate(found):
@@ -226,7 +219,7 @@ class StepComparison:
                 self._note(what, relative, where + (", recomputed" if times else "") + why)
 
     def _loss(self, step: int, expected: ReferenceStep) -> None:
-        actual = float(np.mean([self.captured.losses["train", step, r] for r in self._replicas]))
+        actual = float(np.mean([self._captured.losses["train", step, r] for r in self._replicas]))
         # A small loss is what large scores leave of one another.
         scale = max(abs(expected.loss), 1e-4 * expected.largest_score)
         ratio = f", {actual / expected.loss:.6g} times as much" if expected.loss else ""
@@ -241,24 +234,24 @@ class StepComparison:
                 f"the loss of step {step} is {reference.loss:.1e}: what is left of its gradient is "
                 "rounding"
             )
-        expected = clipped(reference.gradients, self.experiment.optimizer.clip_norm)
+        expected = clipped(reference.gradients, self._experiment.optimizer.clip_norm)
         norms = [float(np.linalg.norm(gradient)) for gradient in expected.values()]
         least = SMALL_GRADIENT * max(norms, default=0.0)
         allowed = max(TOLERANCE, reference.rounding)
         for replica in self._replicas:
             actual = self._named("gradients", step, replica)
             # In the order of layers; the last one that is wrong is where backward goes wrong.
-            by_layer = dict.fromkeys(self.layers, 0.0)
+            by_layer = dict.fromkeys(self._layers, 0.0)
             for name, theirs in expected.items():
                 ours = actual.get(name, np.zeros_like(theirs))
-                layer = next(each for each in self.layers if name.startswith(f"{each}."))
+                layer = next(each for each in self._layers if name.startswith(f"{each}."))
                 by_layer[layer] = max(by_layer[layer], relative_difference(ours, theirs, least))
             for layer, relative in by_layer.items():
                 self._note_layer(layer, "gradient", relative)
             wrong = [layer for layer, relative in by_layer.items() if relative > allowed]
             cause = ""
             if wrong:
-                cause = explain_gradients(actual, expected, wrong[-1], self.captured.stage_of)
+                cause = explain_gradients(actual, expected, wrong[-1], self._captured.stage_of)
             where = f"step {step}, replica {replica}: {cause}"
             self._note("gradients", max(by_layer.values()), where, allowed)
 
@@ -271,7 +264,7 @@ class StepComparison:
             factor = float(np.linalg.norm(actual)) / max(float(np.linalg.norm(move)), 1e-300)
             cause = (
                 f"{name} on replica {replica} moves {factor:.3g} times as far in step {step} as "
-                f"{self.experiment.optimizer.name}'s rule for its gradient"
+                f"{self._experiment.optimizer.name}'s rule for its gradient"
             )
             self._note("update", relative_difference(actual, move, least), cause)
 
@@ -280,19 +273,19 @@ class StepComparison:
         outputs: list[Tensor] = []
         targets: list[dict[str, Tensor]] = []
         for place in self._places:
-            found = self.captured.outputs[*when, place]
+            found = self._captured.outputs[*when, place]
             outputs.append(torch.from_numpy(found.output))
             targets.append({split: torch.from_numpy(x) for split, x in found.targets.items()})
-            last = self.captured.activations[*when, self.layers[-1], place][0]
+            last = self._captured.activations[*when, self._layers[-1], place][0]
             relative = relative_difference(sketch(outputs[-1]), last.sketch)
             cause = f"{where_in(when, place)}, differs from the last layer's"
             self._note("returned outputs", relative, cause)
-        if self.experiment.task is not None:
-            expected = link_metrics(when[0], outputs, targets, self.experiment.task)
+        if self._experiment.task is not None:
+            expected = link_metrics(when[0], outputs, targets, self._experiment.task)
         else:
-            expected = classification_metrics(when[0], outputs, targets, self.experiment.outputs)
+            expected = classification_metrics(when[0], outputs, targets, self._experiment.outputs)
         for replica in self._replicas:
-            reported = self.captured.reported.get((*when, replica), {})
+            reported = self._captured.reported.get((*when, replica), {})
             for name, value in expected.items():
                 actual = reported.get(name, math.nan)
                 relative = relative_difference(np.array(actual), np.array(value), SMALL_GRADIENT)

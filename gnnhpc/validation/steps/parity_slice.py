@@ -65,15 +65,17 @@ class ParitySlice:
     def steps(self) -> int:
         return self.experiment.train_steps - self.first
 
-    def graph(self, root: Path | None) -> Graph:
-        """The graph, or the neighbourhood of it that is kept."""
-        graph = load_graph(self.experiment.data, root)
-        return graph if self.nodes is None else labelled_neighborhood(graph, self.nodes)
-
-    def graph_set(self, root: Path | None) -> GraphSet:
-        """The small graphs that are kept."""
-        graphs = load_graph_set(self.experiment.data, root)
-        return graphs if self.graphs is None else some_of_each_split(graphs, self.graphs)
+    def graph(self, root: Path | None) -> Graph | GraphSet | None:
+        """What is kept of the graph or of the set of graphs; None for images."""
+        data = self.experiment.data
+        match data.facts().kind:
+            case "graph":
+                graph = load_graph(data, root)
+                return graph if self.nodes is None else labelled_neighborhood(graph, self.nodes)
+            case "graphs":
+                graphs = load_graph_set(data, root)
+                return graphs if self.graphs is None else some_of_each_split(graphs, self.graphs)
+        return None
 
 
 def parity_slice(

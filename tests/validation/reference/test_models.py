@@ -92,7 +92,7 @@ def test_two_steps_and_an_evaluation(name: str) -> None:
             away = np.linalg.norm(found.gradients[key] - parameter.grad.numpy())
             assert away < 1e-10 * largest, key
         for key, buffer in named(layers, "buffers").items():
-            torch.testing.assert_close(model.buffers(0)[key].to(buffer.dtype), buffer)
+            torch.testing.assert_close(model.buffers[0][key].to(buffer.dtype), buffer)
     layers.eval()
     with plain_torch():
         activations = evaluate(model, data.batches("train", 0), parameters)
