@@ -71,12 +71,10 @@ class ChunkBatches(Batches):
 
     def example(self) -> MicroBatch:
         first = self._first.to(self.plan.mesh.device)
-        chunk = self._batch.chunks[0]
-        if isinstance(chunk.blocks, RebuiltBlocks):
-            # A profile runs the layers of all stages, whose edges belong to no step.
-            chunk = replace(chunk, blocks=chunk.blocks.unused())
+        # The layers of all stages are timed with it, the last one's too.
         targets = {"train": first.targets["train"]}
-        return MicroBatch(self._batch.inputs[0], targets, self.plan.context(0, 0, chunk))
+        context = self.plan.context(0, 0, self._batch.chunks[0])
+        return MicroBatch(self._batch.inputs[0], targets, context)
 
     def open(
         self, phase: Phase, start: int, stop: int

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, BlocksOnRequest
 from gnnhpc.graphs.graph import Graph, block_weights
-from gnnhpc.graphs.halo_chunks import block_builder
+from gnnhpc.graphs.halo_chunks import cut_block
 
 BlockBuilder = Callable[[Tensor], Block]
 """Cuts the block of a chunk's nodes, int64 [rows] with -1 for padding, out of a graph, on a CPU."""
@@ -35,31 +35,26 @@ class RebuiltBlocks(BlocksOnRequest):
         return self._count
 
     def at(self, index: int) -> Block:
-        self.given[index] = self._build(self._nodes).to(self.device)
-        return self.given[index]
+        return self._build(self._nodes).to(self.device)
 
     @property
     def present(self) -> list[Block]:
-        """The block that each layer got last; built now for layers of other stages."""
-        return [self.given.get(i) or self._build(self._nodes) for i in range(self._count)]
-
-    def unused(self) -> RebuiltBlocks:
-        """The same blocks, of which no layer has got one."""
-        return RebuiltBlocks(self._build, self._nodes, self._count, self.device)
+        """The blocks that layers get, built once more to be looked at."""
+        return [self._build(self._nodes)] * self._count
 
     def to(self, device: torch.device | str) -> RebuiltBlocks:
-        """The same blocks for layers on another device, where layers here got them too."""
-        moved = RebuiltBlocks(self._build, self._nodes, self._count, device)
-        moved.given = self.given
-        return moved
+        return RebuiltBlocks(self._build, self._nodes, self._count, device)
 
 
 def subgraph_builder(graph: Graph, implementation: str) -> BlockBuilder:
     """The library's own function for `pyg` and `dgl`, ours for every other implementation.
 
-    Raises ValueError as `build_chunks` does, InputError where DGL is not installed.
+    Raises InputError where DGL is not installed.
     """
-    ours = block_builder(graph.edges, graph.nodes, graph.edge_weight)
+
+    def ours(nodes: Tensor) -> Block:
+        return cut_block(graph.in_edges, nodes, len(nodes), graph.edge_weight)
+
     if implementation not in ("pyg", "dgl"):
         return ours
     # The edges with self-loops, in the order of a block.

@@ -200,7 +200,7 @@ class BlocksOnRequest(Sequence[Block]):
 
     def __init__(self, device: torch.device | str, blocks: Sequence[Block]) -> None:
         self.device, self.blocks = device, blocks
-        self.given: dict[int, Block] = {}
+        self._moved: dict[int, Block] = {}
         """Keyed by the block's identity: layers may share a block."""
 
     def __len__(self) -> int:
@@ -209,14 +209,14 @@ class BlocksOnRequest(Sequence[Block]):
     def at(self, index: int) -> Block:
         """The block of layer `index`, counted from 0."""
         block = self.blocks[index]
-        if id(block) not in self.given:
-            self.given[id(block)] = block.to(self.device)
-        return self.given[id(block)]
+        if id(block) not in self._moved:
+            self._moved[id(block)] = block.to(self.device)
+        return self._moved[id(block)]
 
     @property
     def present(self) -> Sequence[Block]:
         """All blocks: those that layers asked for as they got them, else the originals."""
-        return [self.given.get(id(block), block) for block in self.blocks]
+        return [self._moved.get(id(block), block) for block in self.blocks]
 
     def to(self, device: torch.device | str) -> BlocksOnRequest:
         """The same blocks for layers on another device."""

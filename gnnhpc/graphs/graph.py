@@ -78,6 +78,12 @@ class Graph:
         """The same edges by target."""
         return self.stored_in_edges or InEdges.of(self.edges, self.nodes)
 
+    @cached_property
+    def weighted_degrees(self) -> Tensor | None:
+        """float64 [nodes]: the function of this name of all edges; None without weights."""
+        weight = self.edge_weight
+        return None if weight is None else weighted_degrees(weight, self.edges[1], self.nodes)
+
     def among(self, kept: Tensor) -> Graph:
         """Return the same nodes with the edges between those `kept`, bool [nodes]."""
         alive = kept[self.edges].all(0)
@@ -112,14 +118,10 @@ def block_weights(edge_weight: Tensor | None, edge: Tensor) -> Tensor | None:
     return known.where(edge < len(edge_weight), ones)
 
 
-def weighted_degrees(edge_weight: Tensor | None, indptr: Tensor) -> Tensor | None:
+def weighted_degrees(edge_weight: Tensor, target: Tensor, nodes: int) -> Tensor:
     """float64 [nodes]: the sum of the weights into each node, with 1 for its self-loop.
 
-    Edges are in the order of `indptr`, int64 [nodes + 1]. None without weights.
+    The edges, without self-loops, lead to `target`, int64 [edges].
     """
-    if edge_weight is None:
-        return None
-    nodes = len(indptr) - 1
-    target = torch.repeat_interleave(torch.arange(nodes, device=indptr.device), indptr.diff())
-    sums = torch.ones(nodes, dtype=torch.float64, device=indptr.device)
+    sums = torch.ones(nodes, dtype=torch.float64)
     return sums.index_add_(0, target, edge_weight.double())

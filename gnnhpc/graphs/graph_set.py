@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
 from gnnhpc.graphs.csr import Ids, offsets, segments
-from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.graphs.halo_chunks import block_builder
+from gnnhpc.graphs.graph import IGNORED, InEdges
+from gnnhpc.graphs.halo_chunks import cut_block
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class DisjointUnions:
 
     def __init__(self, graphs: GraphSet, hops: int) -> None:
         self.graphs, self.hops = graphs, hops
-        whole = block_builder(graphs.edges, graphs.nodes)(torch.arange(graphs.nodes))
+        nodes = torch.arange(graphs.nodes)
+        whole = cut_block(InEdges.of(graphs.edges, graphs.nodes), nodes, graphs.nodes)
         by_source = whole.transpose.edge.numpy()
         self._first, self._edge = graphs.first.numpy(), whole.edge.numpy()
         self._degree = whole.indptr.diff().numpy()

@@ -46,14 +46,9 @@ def test_each_layer_gets_edges_of_its_own_in_each_step() -> None:
         cuts.append(nodes)
         return subgraph_builder(graph, "fused")(nodes)
 
-    here = replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, 2))
-    blocks = here.to("meta").blocks
-    assert isinstance(blocks, RebuiltBlocks)
+    blocks = replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, 2)).to("meta").blocks
     first, again = blocks[0], blocks[0]
     assert len(cuts) == 2
     assert first is not again
     assert first.source.device.type == "meta"
-    seen = here.present_blocks
-    assert seen[0] is again, "what the layer got last is what is looked at, wherever it is"
-    assert len(cuts) == 3, "a layer of another stage has asked for nothing"
     assert len(blocks[:]) == 2

@@ -133,13 +133,6 @@ def test_chunk_counts_that_cannot_be(count: int) -> None:
     assert len(build_chunks(make_graph(8, 10, seed=0), 8, "contiguous", 2).chunks) == 8
 
 
-@pytest.mark.parametrize("edges", [[[1, 0], [1, 0]], [[0, 0], [1, 1]], [[1], [1]]])
-def test_edges_out_of_order_doubled_or_to_oneself(edges: list[list[int]]) -> None:
-    graph = dataclasses.replace(make_graph(4, 0, seed=0), edges=torch.tensor(edges))
-    with pytest.raises(ValueError, match="sorted by"):
-        build_chunks(graph, 1, "contiguous", 2)
-
-
 def test_each_mode_has_its_own_owners() -> None:
     """Two rings, nodes dealt in turn: ranges cut every edge, clusters none, a halo keeps all."""
     size = 12

@@ -29,7 +29,7 @@ from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
-from gnnhpc.graphs.graph import Graph, block_weights, weighted_degrees
+from gnnhpc.graphs.graph import Graph, block_weights
 
 TIMEOUT_S = 300.0
 """The seconds that workers may take for a mini-batch."""
@@ -48,7 +48,6 @@ class LibraryLoader(ABC):
         self.graph, self.sampling, self.seed = graph, sampling, seed
         self.indptr = graph.in_edges.indptr
         self._degree = graph.in_edges.degrees
-        self._weighted_degree = weighted_degrees(graph.edge_weight, self.indptr)
         self._full = FullGraph.of(graph)
 
     @abstractmethod
@@ -106,7 +105,7 @@ class LibraryLoader(ABC):
     def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
         """The chunk of global ids int64 [rows], of which the first `seeds` have targets."""
         rows = (*(block.rows_in for block in blocks), blocks[-1].rows_out)
-        weighted = self._weighted_degree
+        weighted = self.graph.weighted_degrees
         return GraphChunk(
             nodes=nodes,
             rows=rows,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
-from gnnhpc.graphs.graph import Graph, block_weights, weighted_degrees
+from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.kernels.dispatch import triton_runs
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, Sampler, by_source
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
@@ -67,7 +67,8 @@ class NeighborSampler:
             self._sampler = _device_sampler(edges.indptr.to(device), edges.source.to(device))
         self._degree = self._sampler.indptr.diff()
         self._edge_weight = None if weight is None else weight.to(self.indptr.device)
-        self._weighted_degree = weighted_degrees(self._edge_weight, self.indptr)
+        weighted = graph.weighted_degrees
+        self._weighted_degree = None if weighted is None else weighted.to(self.indptr.device)
         self._full = FullGraph.of(graph)
 
     def another(self) -> NeighborSampler:
