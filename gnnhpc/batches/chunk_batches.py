@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnnhpc.batches.batch import Batch, Batches, BatchPlan, MicroBatch
-from gnnhpc.batches.graph_batch import (
-    RepeatedBatch,
-    copied_rows,
-    crc32,
-    features_form,
-    label_counts,
-    stage_inputs,
-)
+from gnnhpc.batches.graph_batch import RepeatedBatch, copied_rows, crc32, features_form
 from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph
@@ -35,7 +28,7 @@ class ChunkBatches(Batches):
     steps_per_epoch = 1
 
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
-        experiment, mesh = plan.experiment, plan.mesh
+        experiment = plan.experiment
         graph = graph or load_graph(experiment.data, plan.root)
         self.plan = plan
         self.chunkset = build_chunks(
@@ -49,18 +42,16 @@ class ChunkBatches(Batches):
                 replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, len(chunk.blocks)))
                 for chunk in mine
             )
-        self._first = mine[0]
         self._batch = RepeatedBatch(
             plan,
-            [
-                (chunk if mesh.has_loss else replace(chunk, targets={})).to(mesh.device)
-                for chunk in mine
-            ],
-            stage_inputs(graph, mine, plan, copied_rows),
+            graph,
+            mine,
+            copied_rows,
             np.concatenate([chunk.nodes[: chunk.own].numpy() for chunk in mine]),
             crc32(x for c in mine for x in (c.nodes, *(c.targets[s] for s in sorted(c.targets)))),
-            label_counts(graph),
         )
+        # The layers of all stages are timed with it, the last one's too.
+        self._example_targets = mine[0].targets["train"]
         self._features_form = features_form(graph.features, plan)
         self.samples = sum(chunk.own for chunk in mine)
         self.total_samples = len(graph.labels)
@@ -70,10 +61,8 @@ class ChunkBatches(Batches):
         return self.plan.shape_after(index, rows)
 
     def example(self) -> MicroBatch:
-        first = self._first.to(self.plan.mesh.device)
-        # The layers of all stages are timed with it, the last one's too.
-        targets = {"train": first.targets["train"]}
         context = self.plan.context(0, 0, self._batch.chunks[0])
+        targets = {"train": self._example_targets.to(self.plan.mesh.device)}
         return MicroBatch(self._batch.inputs[0], targets, context)
 
     def open(

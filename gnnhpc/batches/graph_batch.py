@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -62,43 +62,50 @@ def chunk_batch(
 
 _DENSE_FROM = 20
 """On a GPU rows are dense that have one in so many values or more."""
+RowsOf = Callable[[Graph | GraphSet, GraphChunk, BatchPlan], Inputs]
+"""Finds the features of a chunk's rows: `copied_rows` or `input_rows`."""
 
 
-class Evaluation:
-    """Mini-batches to evaluate, each made when it is taken."""
+class RepeatedBatch:
+    """The same chunks in every step, moved to the device once."""
 
-    def batch(self, phase: Phase, step: int) -> Batch:
-        raise NotImplementedError
+    def __init__(
+        self,
+        plan: BatchPlan,
+        graph: Graph | GraphSet,
+        chunks: Sequence[GraphChunk],
+        rows: RowsOf,
+        sample_ids: SampleIds,
+        checksum: int,
+        valid_targets: Mapping[str, int] | None = None,
+    ) -> None:
+        """`Batch` has the other fields; `valid_targets` are by phase, by default the labels."""
+        self.plan, mesh = plan, plan.mesh
+        self.chunks = [
+            (chunk if mesh.has_loss else replace(chunk, targets={})).to(mesh.device)
+            for chunk in chunks
+        ]
+        self.inputs: list[Inputs | None] = [None] * len(chunks)
+        if mesh.is_first:
+            self.inputs = [rows(graph, chunk, plan).to(mesh.device) for chunk in chunks]
+        self._ids, self._checksum = sample_ids, checksum
+        self._valid_targets = valid_targets or label_counts(graph)
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        yield (self.batch(phase, step) for step in range(start, stop))
+        yield (self._batch(phase, step) for step in range(start, stop))
 
-
-@dataclass(frozen=True)
-class RepeatedBatch(Evaluation):
-    """The same chunks in every step."""
-
-    plan: BatchPlan
-    chunks: Sequence[GraphChunk]
-    """On the device."""
-    inputs: Sequence[Inputs | None]
-    sample_ids: SampleIds
-    checksum: int
-    valid_targets: Mapping[str, int]
-    """By phase."""
-
-    def batch(self, phase: Phase, step: int) -> Batch:
+    def _batch(self, phase: Phase, step: int) -> Batch:
         return chunk_batch(
             self.plan,
             phase,
             step,
             self.chunks,
             self.inputs,
-            sample_ids=self.sample_ids,
-            valid_targets=self.valid_targets[phase],
+            sample_ids=self._ids,
+            valid_targets=self._valid_targets[phase],
             epoch=step,
-            checksum=self.checksum,
+            checksum=self._checksum,
         )
 
 
@@ -106,7 +113,7 @@ class SharedBatches(Batches):
     """Samples to train on, of which replicas share some in each step; one or no evaluation."""
 
     fixed_rows = False
-    evaluation: Evaluation | Batches | None = None
+    evaluation: RepeatedBatch | Batches | None = None
 
     def __init__(self, plan: BatchPlan, train: Tensor, samples: str) -> None:
         """`train` int64 [n] are the samples, ascending, and `samples` is their name."""
@@ -132,9 +139,6 @@ class SharedBatches(Batches):
             return self.training(range(start, stop))
         assert self.evaluation is not None
         return self.evaluation.open(phase, start, stop)
-
-
-RowsOf = Callable[[Graph, GraphChunk, BatchPlan], Inputs]
 
 
 def copied_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
@@ -170,15 +174,6 @@ def input_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> I
     if in_place and plan.mesh.device.type == "cpu" and model.indexed_inputs:
         return IndexedRows(features, chunk.nodes)
     return copied_rows(graph, chunk, plan)
-
-
-def stage_inputs(
-    graph: Graph, chunks: Sequence[GraphChunk], plan: BatchPlan, rows: RowsOf
-) -> list[Inputs | None]:
-    """The features of chunks on the device, which `rows` finds; None except on the first stage."""
-    if not plan.mesh.is_first:
-        return [None] * len(chunks)
-    return [rows(graph, chunk, plan).to(plan.mesh.device) for chunk in chunks]
 
 
 def label_counts(graph: Graph | GraphSet) -> dict[str, int]:

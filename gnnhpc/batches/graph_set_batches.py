@@ -28,7 +28,6 @@ from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph_set
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
-from gnnhpc.records.schema import Phase
 
 
 class GraphSetBatches(SharedBatches):
@@ -45,52 +44,35 @@ class GraphSetBatches(SharedBatches):
             # All graphs to validate and to test, in parts of consecutive ones.
             numbers = self.graphs.numbers(*SPLITS["test"])
             mine = numbers.tensor_split(plan.experiment.total_chunks)[plan.replica_slice]
-            chunks, inputs, checksum, _ = self._united("test", mine)
-            ids, counts = torch.cat(mine).numpy(), label_counts(self.graphs)
-            self.evaluation = RepeatedBatch(plan, chunks, inputs, ids, checksum, counts)
+            chunks = [self._unions.of(part, SPLITS["test"]) for part in mine]
+            ids, checksum = torch.cat(mine).numpy(), _checksum(mine, chunks)
+            self.evaluation = RepeatedBatch(plan, self.graphs, chunks, input_rows, ids, checksum)
 
     @contextlib.contextmanager
     def training(self, steps: range) -> Iterator[Iterator[Batch]]:
         yield map(self._train_batch, steps)
 
     def _train_batch(self, step: int) -> Batch:
-        share = self.shares.of_step(step)
-        chunks, inputs, checksum, loading = self._united("train", share.seeds)
+        share, plan, began_s = self.shares.of_step(step), self.plan, time.perf_counter()
+        chunks = [self._unions.of(part, SPLITS["train"]) for part in share.seeds]
+        united_s = time.perf_counter()
+        inputs: list[Inputs | None] = [None] * len(chunks)
+        if plan.mesh.is_first:
+            inputs = [input_rows(self.graphs, chunk, plan) for chunk in chunks]
+        gathered_s = time.perf_counter()
+        edges = sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)
+        device = plan.mesh.device
         return chunk_batch(
-            self.plan,
+            plan,
             "train",
             step,
-            chunks,
-            inputs,
+            chunks if device.type == "cpu" else [chunk.to(device) for chunk in chunks],
+            [None if x is None else x.to(device) for x in inputs],
             sample_ids=share.places,
             valid_targets=share.together,
             epoch=share.epoch,
-            checksum=checksum,
-            loading=loading,
-        )
-
-    def _united(
-        self, phase: Phase, parts: Sequence[Tensor]
-    ) -> tuple[list[GraphChunk], list[Inputs | None], int, Loading]:
-        """Unite the graphs of each micro-batch, int64 [n] ascending, on the device."""
-        began_s = time.perf_counter()
-        chunks = [self._unions.of(part, SPLITS[phase]) for part in parts]
-        united_s = time.perf_counter()
-        device, inputs = self.plan.mesh.device, list[Inputs | None]([None] * len(chunks))
-        if self.plan.mesh.is_first:
-            inputs = [input_rows(self.graphs, chunk, self.plan) for chunk in chunks]
-        gathered_s = time.perf_counter()
-        edges = sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)
-        checksum = crc32(
-            tensor
-            for part, chunk in zip(parts, chunks, strict=True)
-            for tensor in (part, *chunk.targets.values())
-        )
-        return (
-            chunks if device.type == "cpu" else [chunk.to(device) for chunk in chunks],
-            [None if x is None else x.to(device) for x in inputs],
-            checksum,
-            Loading(united_s - began_s, gathered_s - united_s, edges),
+            checksum=_checksum(share.seeds, chunks),
+            loading=Loading(united_s - began_s, gathered_s - united_s, edges),
         )
 
     def graph_metadata(self) -> dict[str, Any]:
@@ -102,3 +84,12 @@ class GraphSetBatches(SharedBatches):
             "edges": self.graphs.edges.shape[1],
             "steps_per_epoch": self.steps_per_epoch,
         }
+
+
+def _checksum(parts: Sequence[Tensor], chunks: Sequence[GraphChunk]) -> int:
+    """That of the numbers of graphs and of their labels."""
+    return crc32(
+        tensor
+        for part, chunk in zip(parts, chunks, strict=True)
+        for tensor in (part, *chunk.targets.values())
+    )

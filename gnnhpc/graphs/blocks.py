@@ -130,11 +130,9 @@ class FullGraph:
 
 
 class RowBlocks(Protocol):
-    """Computes a layer in blocks of rows; `gnnhpc.graphs.layerwise` has the implementation."""
+    """Computes a layer in blocks of rows; evaluations of sampled runs have the implementation."""
 
     def through(self, layer: Callable[[Any, GraphChunk], Tensor], x: Any, hop: int) -> Tensor: ...
-
-    def piece(self, nodes: Tensor) -> GraphChunk: ...
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gnnhpc.batches.sampled.training_samples import Negatives
+from gnnhpc.batches.sampled.training_samples import TrainingLinks
 from gnnhpc.core.errors import InputError
-from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.link_split import pool, split_links
+from gnnhpc.graphs.link_split import LinkSplit, pool, split_links
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.validation.reference.random_numbers import negatives_of
 from tests.tools.graphs import make_graph
@@ -25,12 +24,13 @@ ALPHA = 1e-6
 """Of a chi-square test: all seeds are fixed, so that a test that passes once always does."""
 
 
-def star(nodes: int, neighbours: torch.Tensor) -> Graph:
-    """A graph whose only edges join node 0 and these neighbours, in both directions."""
+def star(nodes: int, neighbours: torch.Tensor) -> LinkSplit:
+    """Links to train on that join node 0 and these neighbours, in both directions."""
     out = torch.stack((torch.zeros_like(neighbours), neighbours))
     both = torch.cat((out, out.flip(0)), 1)
     order = (both[1] * nodes + both[0]).argsort()
-    return replace(make_graph(nodes, 1, seed=0), edges=both[:, order])
+    graph = replace(make_graph(nodes, 1, seed=0), edges=both[:, order])
+    return LinkSplit(graph, out.T, out.T, out.T, out.T, np.arange(0))
 
 
 def pairs_of(links: torch.Tensor) -> set[frozenset[int]]:
@@ -64,7 +64,7 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
     edges = split.message.edges.numpy()
     numbers = torch.randperm(len(split.train))[:20]
     kept = split.train[numbers, 0]
-    found = Negatives(split.message, seed).of(kept, numbers, step, count)
+    found = TrainingLinks(split, count, seed).negatives(kept, numbers, step)
     message = edges, graph.nodes, seed
     others = negatives_of(kept.numpy(), numbers.numpy(), *message, step, count)
     np.testing.assert_array_equal(found.flatten().numpy(), others)
@@ -76,8 +76,8 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
 def test_every_node_that_is_not_joined_is_as_likely() -> None:
     """Of 60 nodes 20 are joined to the first, one in two of those before number 40."""
     joined = torch.arange(1, 40, 2)
-    graph = star(60, joined)
-    found = Negatives(graph, 5).of(torch.zeros(60_000).long(), torch.arange(60_000), 3, 1)
+    links = TrainingLinks(star(60, joined), 1, 5)
+    found = links.negatives(torch.zeros(60_000).long(), torch.arange(60_000), 3)
     counts = torch.bincount(found.flatten(), minlength=60)
     assert not counts[joined].any()
     assert not counts[0]
@@ -87,7 +87,7 @@ def test_every_node_that_is_not_joined_is_as_likely() -> None:
 
 def test_a_node_joined_to_all_others_is_one_line() -> None:
     with pytest.raises(InputError, match="found node 0, joined to all 5 others"):
-        Negatives(star(6, torch.arange(1, 6)), 0)
+        TrainingLinks(star(6, torch.arange(1, 6)), 1, 0)
 
 
 def test_a_pool_is_of_different_pairs_without_an_edge_each_as_likely() -> None:

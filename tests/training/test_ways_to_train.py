@@ -128,10 +128,9 @@ def drawn(*fanouts: int, **more: Any) -> Settings:
 
 def few_edges_at_once() -> None:
     """Evaluations go layer by layer above 1,500 edges."""
-    from gnnhpc.batches.sampled import sampled_batches
-    from gnnhpc.graphs import layerwise
+    from gnnhpc.batches.sampled import evaluations
 
-    layerwise.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
+    evaluations.EDGES_AT_ONCE = 1_500
 
 
 INDUCTIVE = {"model": {"name": "gcn"}} | drawn(50, 50, inductive=True)

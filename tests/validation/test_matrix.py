@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.batches.sampled import sampled_batches
-from gnnhpc.graphs import layerwise
+from gnnhpc.batches.sampled import evaluations
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.backends import needs_dgl, needs_pyg_sampler
 from tests.tools.cells import GAT, GRAPHS, LINKED, SAMPLED, VIG
@@ -212,8 +211,7 @@ def test_steps_after_the_first_agree(cell: Cell) -> None:
 
 def few_edges_at_once() -> None:
     """Evaluate the whole graph layer by layer, as one with many edges."""
-    for module in (sampled_batches, layerwise):
-        module.EDGES_AT_ONCE = 200  # type: ignore[attr-defined]
+    evaluations.EDGES_AT_ONCE = 200
 
 
 @pytest.mark.parametrize("layout", ["seq", "dp2", "dp2-pp2"])

@@ -74,17 +74,7 @@ class DglBlock(LibraryBlock):
 
     @cached_property
     def neighbours(self) -> Tensor:
-        return torch.stack(self.ends)
-
-    @property
-    def ends(self) -> tuple[Tensor, Tensor]:
-        source, target = self.graph.edges(order="eid")
-        return source, target
-
-    @property
-    def first_neighbours(self) -> Tensor:
-        indptr: Tensor = self.graph.adj_tensors("csc")[0]
-        return indptr
+        return torch.stack(self.graph.edges(order="eid"))
 
     @cached_property
     def numbers(self) -> Tensor:  # type: ignore[override]

@@ -1,46 +1,75 @@
-"""Evaluations of a sampled run: whole graphs layer by layer, sampled neighbours, and links."""
+"""Evaluations of a sampled run: of the whole graph, at once or by layers, of samples, and of links.
+
+What is evaluated is the same every time: it is made once, and two evaluations differ only by the
+training between them. Replicas, and their micro-batches, have consecutive nodes.
+"""
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Loading
-from gnnhpc.batches.graph_batch import (
-    Evaluation,
-    RepeatedBatch,
-    chunk_batch,
-    copied_rows,
-    crc32,
-    input_rows,
-    label_counts,
-    stage_inputs,
-)
+from gnnhpc.batches.batch import SPLITS, BatchPlan
+from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.graph_batch import RepeatedBatch, copied_rows, crc32, input_rows
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
-from gnnhpc.batches.sampled.placement import Features
-from gnnhpc.batches.sampled.training_samples import edges_of, link_targets
+from gnnhpc.batches.sampled.training_samples import link_targets
 from gnnhpc.batches.shuffle import cut_evenly
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.experiment.sampling import EVALUATED_STEP, MOST_NEIGHBOURS
 from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.layerwise import EDGES_AT_ONCE, LayerwiseRows
 from gnnhpc.graphs.link_split import LinkSplit, pool
-from gnnhpc.records.schema import Phase
+from gnnhpc.graphs.node_features import Rows, take_rows
+from gnnhpc.kernels.sample_neighbors import is_here
+
+EDGES_AT_ONCE = 8_000_000
+"""The most edges into a block of rows: three arrays of 64 MB, and one copy of their inputs."""
 
 
-def evaluate_by_layers(plan: BatchPlan, graph: Graph, sampler: NeighborSampler) -> RepeatedBatch:
-    """One mini-batch of all nodes over all neighbours, computed layer by layer.
+def build_evaluation(
+    plan: BatchPlan, graph: Graph, links: LinkSplit | None
+) -> RepeatedBatch | ChunkBatches:
+    """What the experiment asks for; a large graph is evaluated layer by layer."""
+    sampling = plan.experiment.sampling
+    assert sampling is not None
+    if links is not None:
+        return evaluate_links(plan, links)
+    if sampling.evaluation == "sampled":
+        return evaluate_sampled(plan, graph)
+    large = graph.edges.shape[1] > EDGES_AT_ONCE
+    if large and is_here() and plan.mesh.device.type == "cpu":
+        return evaluate_by_layers(plan, graph)
+    return ChunkBatches(replace(plan, experiment=plan.experiment.whole_graph), graph)
 
-    Replicas, and their micro-batches, have consecutive nodes.
-    """
-    mesh = plan.mesh
+
+def evaluate_sampled(plan: BatchPlan, graph: Graph) -> RepeatedBatch:
+    """One mini-batch of all nodes to validate and to test, over sampled neighbours."""
+    experiment, mesh = plan.experiment, plan.mesh
+    sampling = experiment.sampling
+    assert sampling is not None
+    sampler = NeighborSampler(
+        graph, sampling.fanouts, experiment.seed, semantics=sampling.semantics
+    )
+    nodes = (graph.masks["val"] | graph.masks["test"]).nonzero().flatten()
+    mine = cut_evenly(range(len(nodes)), mesh.layout.replicas)[mesh.replica]
+    chunks = [
+        sampler.chunk(nodes[part.start : part.stop], EVALUATED_STEP)
+        for part in cut_evenly(mine, experiment.microbatches)
+    ]
+    own = nodes[mine.start : mine.stop]
+    return RepeatedBatch(plan, graph, chunks, input_rows, own.numpy(), crc32([own]))
+
+
+def evaluate_by_layers(plan: BatchPlan, graph: Graph) -> RepeatedBatch:
+    """One mini-batch of all nodes over all neighbours, computed layer by layer on CPUs."""
+    mesh, depth = plan.mesh, hops(plan.layer_specs)
     mine = cut_evenly(range(graph.nodes), mesh.layout.replicas)[mesh.replica]
-    one_hop, depth = sampler.whole(), hops(plan.layer_specs)
+    one_hop = NeighborSampler(graph, (MOST_NEIGHBOURS,), plan.experiment.seed)
     chunks = []
     for own in cut_evenly(mine, plan.experiment.microbatches):
         nodes = (torch.arange(graph.nodes) + own.start) % graph.nodes
@@ -48,61 +77,65 @@ def evaluate_by_layers(plan: BatchPlan, graph: Graph, sampler: NeighborSampler) 
             nodes=nodes,
             rows=(graph.nodes,) * depth + (len(own),),
             blocks=(),
-            degree=sampler.indptr.diff()[nodes] + 1,
+            degree=one_hop.indptr.diff()[nodes] + 1,
             targets=graph.targets(nodes[: len(own)]),
             own=len(own),
             full=FullGraph.of(graph),
-            row_blocks=LayerwiseRows(
-                *(one_hop, sampler.indptr, mine, own, depth), mesh.sum_over_replicas
-            ),
+            row_blocks=LayerwiseRows(one_hop, mine, own, depth, mesh.sum_over_replicas),
         )
         chunks.append(chunk)
-    inputs = stage_inputs(graph, chunks, plan, input_rows)
     ids = torch.arange(mine.start, mine.stop)
-    return RepeatedBatch(plan, chunks, inputs, ids.numpy(), crc32([ids]), label_counts(graph))
+    return RepeatedBatch(plan, graph, chunks, input_rows, ids.numpy(), crc32([ids]))
 
 
-class SampledEvaluation(Evaluation):
-    """One mini-batch of all nodes to validate and to test, over sampled neighbours.
+@dataclass(frozen=True)
+class LayerwiseRows:
+    """The rows that this replica computes of every layer, in blocks, so that memory never holds all
+    edges.
 
-    Replicas, and their micro-batches, have consecutive ones. Every evaluation samples the same
-    neighbours, so that two differ only by the training between them.
+    Each layer takes the activations of all nodes and gives those of all nodes, over all neighbours.
+    Replicas compute a share of the rows each and exchange them after every layer but the last. What
+    enters the first layer has the nodes of `own` first, then the others, cyclically; hidden rows
+    are in the order of nodes.
     """
 
-    def __init__(self, plan: BatchPlan, graph: Graph, features: Features) -> None:
-        sampling = plan.experiment.sampling
-        assert sampling is not None
-        self._plan, self._features = plan, features
-        self._sampler = NeighborSampler(
-            graph, sampling.fanouts, plan.experiment.seed, semantics=sampling.semantics
-        )
-        mesh = plan.mesh
-        nodes = (graph.masks["val"] | graph.masks["test"]).nonzero().flatten()
-        mine = cut_evenly(range(len(nodes)), mesh.layout.replicas)[mesh.replica]
-        parts = cut_evenly(mine, plan.experiment.microbatches)
-        self._seeds = [nodes[part.start : part.stop] for part in parts]
-        self._own = nodes[mine.start : mine.stop]
-        self._valid_targets = label_counts(graph)
+    one_hop: NeighborSampler
+    """Makes a chunk of some nodes and all their neighbours, for one layer."""
+    mine: range
+    """The nodes whose hidden rows this replica computes."""
+    own: range
+    """The nodes whose output rows this micro-batch computes."""
+    hops: int
+    exchange: Callable[[Tensor], None]
+    """Sums a tensor over replicas, in place."""
 
-    def batch(self, phase: Phase, step: int) -> Batch:
-        mesh = self._plan.mesh
-        began_s = time.perf_counter()
-        chunks = tuple(self._sampler.chunk(seeds, EVALUATED_STEP) for seeds in self._seeds)
-        sample_s = time.perf_counter() - began_s
-        on_device = [chunk.to(mesh.device) for chunk in chunks]
-        inputs, gather_s = self._features.taken(chunks, on_device)
-        return chunk_batch(
-            self._plan,
-            phase,
-            step,
-            on_device,
-            inputs,
-            sample_ids=self._own.numpy(),
-            valid_targets=self._valid_targets[phase],
-            epoch=step,
-            checksum=crc32([self._own]),
-            loading=Loading(sample_s, gather_s, edges_of(chunks, self._sampler.semantics)),
-        )
+    def through(self, layer: Callable[[Rows, GraphChunk], Tensor], x: Rows, hop: int) -> Tensor:
+        """Apply a layer to all rows: returns [nodes, ...], or [own, ...] after the last hop."""
+        nodes, last = self.one_hop.graph.nodes, hop == self.hops - 1
+        rows = self.own if last else self.mine
+        parts = []
+        for chunk in self._pieces(rows):
+            places = chunk.nodes if hop else (chunk.nodes - self.own.start) % nodes
+            parts.append(layer(take_rows(x, places), chunk))
+        computed = torch.cat(parts)
+        if last or len(rows) == nodes:
+            return computed
+        everyone = computed.new_zeros(nodes, *computed.shape[1:])
+        everyone[rows.start : rows.stop] = computed
+        self.exchange(everyone)
+        return everyone
+
+    def _pieces(self, rows: range) -> Iterator[GraphChunk]:
+        """Chunks of consecutive nodes with at most `EDGES_AT_ONCE` edges into them; the blocks of
+        all layers are the same."""
+        first, indptr = rows.start, self.one_hop.indptr
+        while first < rows.stop:
+            most = int(indptr[first]) + EDGES_AT_ONCE
+            stop = int(torch.searchsorted(indptr, most, right=True)) - 1
+            stop = min(max(stop, first + 1), rows.stop)
+            chunk = self.one_hop.chunk(torch.arange(first, stop), 0)
+            yield replace(chunk, blocks=tuple(chunk.blocks) * self.hops, sampled=False)
+            first = stop
 
 
 def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
@@ -115,7 +148,7 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
     link; links come before the pool. Raises InputError for a graph too large to be computed at
     once, for a pool with fewer negatives than `hits`, and for too few pairs that are no links.
     """
-    experiment, mesh, graph = plan.experiment, plan.mesh, links.message
+    experiment, graph = plan.experiment, links.message
     data = f"data {experiment.data.name}"
     if graph.edges.shape[1] > EDGES_AT_ONCE:
         found = f"{graph.edges.shape[1]} of links to train on"
@@ -143,7 +176,6 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
         return replace(sampler.chunk(nodes, 0), targets=targets, sampled=False)
 
     chunks = [chunk(part) for part in parts]
-    inputs = stage_inputs(graph, chunks, plan, copied_rows)
     # The places of links among those to validate, then to test. They are not nodes: each
     # micro-batch has those of the pools, which would be counted several times.
     val, test = torch.arange(len(links.val) + len(links.test)).split(
@@ -151,5 +183,5 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
     )
     ids = torch.cat([share(places, part) for part in parts for places in (val, test)]).numpy()
     checksum = crc32(each.nodes for each in chunks)
-    on_device = [each.to(mesh.device) for each in chunks]
-    return RepeatedBatch(plan, on_device, inputs, ids, checksum, {"test": len(links.test)})
+    counts = {"test": len(links.test)}
+    return RepeatedBatch(plan, graph, chunks, copied_rows, ids, checksum, counts)

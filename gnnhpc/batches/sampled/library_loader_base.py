@@ -205,30 +205,18 @@ class LibraryBlock(SampledBlock):
     def rows_out(self) -> int:
         return len(self._nodes)
 
-    @property
-    def ends(self) -> tuple[Tensor, Tensor]:
-        """The rows of `neighbours`, int64 [edges without self-loops] each."""
-        source, target = self.neighbours
-        return source, target
-
-    @property
-    def first_neighbours(self) -> Tensor:
-        """int64 [rows_out + 1]: the place of each row's first neighbour."""
-        target = self.ends[1]
-        return torch.searchsorted(target, torch.arange(self.rows_out + 1, device=target.device))
-
     @cached_property
     def indptr(self) -> Tensor:  # type: ignore[override]
-        first = self.first_neighbours
-        return first + torch.arange(len(first), device=first.device)
+        rows = torch.arange(self.rows_out + 1, device=self._nodes.device)
+        return torch.searchsorted(self.neighbours[1].contiguous(), rows) + rows
 
     @cached_property
     def source(self) -> Tensor:
-        return self._with_loops(self.ends[0], torch.arange(self.rows_out))
+        return self._with_loops(self.neighbours[0], torch.arange(self.rows_out))
 
     @cached_property
     def target(self) -> Tensor:
-        rows = torch.arange(self.rows_out, device=self.indptr.device)
+        rows = torch.arange(self.rows_out, device=self._nodes.device)
         return torch.repeat_interleave(rows, self.indptr.diff())
 
     @cached_property
@@ -250,12 +238,8 @@ class LibraryBlock(SampledBlock):
     def _with_loops(self, neighbours: Tensor, loops: Tensor) -> Tensor:
         """The values of each row's neighbours, then that of its self-loop."""
         out = neighbours.new_empty(len(neighbours) + len(loops))
-        out[self._places] = neighbours
+        target = self.neighbours[1]
+        # Every row before a neighbour's has a self-loop.
+        out[torch.arange(len(target), device=target.device) + target] = neighbours
         out[self.indptr[1:] - 1] = loops.to(out.device)
         return out
-
-    @cached_property
-    def _places(self) -> Tensor:
-        """The place of each neighbour among all edges: every row before it has a self-loop."""
-        target = self.ends[1]
-        return torch.arange(len(target), device=target.device) + target

@@ -77,13 +77,6 @@ class NeighborSampler:
         other._sampler = self._sampler.another()
         return other
 
-    def whole(self) -> NeighborSampler:
-        """A sampler that takes all neighbours of a node, for a single layer."""
-        other = self.another()
-        other.fanouts = (max(int(self._degree.max()), 1),)
-        other.semantics = "resample"
-        return other
-
     @property
     def code(self) -> str:
         """The code that samples: "c++", "triton" or "torch"."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +13,7 @@ from gnnhpc.batches.batch import BatchPlan, Inputs
 from gnnhpc.batches.graph_batch import input_rows
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.graphs.device_copies import moved, wait_for
+from gnnhpc.graphs.device_copies import moved
 from gnnhpc.graphs.graph import Graph, InEdges
 from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 
@@ -97,27 +96,9 @@ class Features:
         out = memory.empty(len(nodes) * width, features.dtype).view(len(nodes), width)
         return torch.index_select(features, 0, nodes, out=out)
 
-    def on_device(self, inputs: Sequence[Inputs]) -> list[Inputs]:
+    def on_device(self, inputs: Sequence[Inputs]) -> list[Inputs | None]:
         """The model's inputs, of what was `gathered`."""
         dtype, device = self._plan.dtype, self._plan.mesh.device
         return [
             moved(x, device).to(dtype) if isinstance(x, Tensor) else x.to(device) for x in inputs
         ]
-
-    def taken(
-        self, sampled: Sequence[GraphChunk], chunks: Sequence[GraphChunk]
-    ) -> tuple[list[Inputs | None], float]:
-        """The features of `sampled` chunks, which are on the device as `chunks`, and the seconds
-        of copying them together. Stages after the first have None."""
-        mesh = self._plan.mesh
-        if not mesh.is_first:
-            return [None] * len(chunks), 0.0
-        wait_for(mesh.device)
-        began_s = time.perf_counter()
-        if self.where == "device":
-            inputs = self.gathered(chunks)
-            wait_for(mesh.device)
-        else:
-            inputs = self.gathered(sampled)
-        gather_s = time.perf_counter() - began_s
-        return [*self.on_device(inputs)], gather_s

@@ -7,20 +7,14 @@ unless it is sampled too.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading
-from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_batch import RepeatedBatch, SharedBatches, chunk_batch, features_form
-from gnnhpc.batches.sampled.evaluations import (
-    SampledEvaluation,
-    evaluate_by_layers,
-    evaluate_links,
-)
+from gnnhpc.batches.graph_batch import SharedBatches, chunk_batch, features_form
+from gnnhpc.batches.sampled.evaluations import build_evaluation
 from gnnhpc.batches.sampled.library_loader_base import LibraryLoader
-from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
 from gnnhpc.batches.sampled.sampler_threads import SamplerThreads, check_compiled
 from gnnhpc.batches.sampled.training_samples import (
@@ -32,10 +26,9 @@ from gnnhpc.batches.sampled.training_samples import (
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.device_copies import wait_for
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.layerwise import EDGES_AT_ONCE
 from gnnhpc.graphs.link_split import split_links
-from gnnhpc.kernels.sample_neighbors import is_here
 
 
 class SampledBatches(SharedBatches):
@@ -62,16 +55,13 @@ class SampledBatches(SharedBatches):
             check_compiled()
         else:
             self._check_last_step()
-        evaluated = self.sampling.evaluation if experiment.test_steps else None
-        if evaluated == "whole":
-            self.evaluation = self._whole_evaluation()
+        if experiment.test_steps:
+            self.evaluation = build_evaluation(plan, self.graph, self.links)
         # Chosen after an evaluation has taken its memory on the device.
         edges = self.graph.in_edges if ours else None
         self.placement = choose(plan.mesh, self.graph.features, edges)
         self._features = Features(self.graph, plan, self.placement.features)
         self._loader = self._choose_loader()
-        if evaluated == "sampled":
-            self.evaluation = SampledEvaluation(plan, self.graph, self._features)
 
     def _check_last_step(self) -> None:
         """Raises InputError where a library's sampler would have nothing to sample."""
@@ -98,17 +88,6 @@ class SampledBatches(SharedBatches):
         from gnnhpc.batches.sampled.dgl_loader import DglLoader
 
         return DglLoader(graph, sampling, seed)
-
-    def _whole_evaluation(self) -> RepeatedBatch | ChunkBatches:
-        """The whole graph at once; a large graph layer by layer."""
-        experiment, graph = self.plan.experiment, self.graph
-        if self.links is not None:
-            return evaluate_links(self.plan, self.links)
-        large = graph.edges.shape[1] > EDGES_AT_ONCE
-        if large and is_here() and self.plan.mesh.device.type == "cpu":
-            sampler = NeighborSampler(graph, self.sampling.fanouts, experiment.seed)
-            return evaluate_by_layers(self.plan, graph, sampler)
-        return ChunkBatches(replace(self.plan, experiment=experiment.whole_graph), graph)
 
     @contextlib.contextmanager
     def training(self, steps: range) -> Iterator[Iterator[Batch]]:
@@ -137,9 +116,18 @@ class SampledBatches(SharedBatches):
         self, sampled: SampledChunks, chunks: list[GraphChunk]
     ) -> tuple[list[Inputs | None], float | None]:
         """The features of these chunks, which are on the device, and the seconds of gathering."""
-        if sampled.inputs is None or not self.plan.mesh.is_first:
-            return self._features.taken(sampled.chunks, chunks)
-        return [*self._features.on_device(sampled.inputs)], sampled.gather_s
+        device = self.plan.mesh.device
+        if not self.plan.mesh.is_first:
+            return [None] * len(chunks), 0.0
+        if sampled.inputs is not None:
+            return self._features.on_device(sampled.inputs), sampled.gather_s
+        wait_for(device)
+        began_s = time.perf_counter()
+        on_device = self.placement.features == "device"
+        inputs = self._features.gathered(chunks if on_device else sampled.chunks)
+        wait_for(device)
+        gather_s = time.perf_counter() - began_s
+        return self._features.on_device(inputs), gather_s
 
     def graph_metadata(self) -> dict[str, Any]:
         sampling = self.sampling

@@ -49,47 +49,25 @@ class TrainingNodes:
         return tuple(RequestedNodes(seeds) for seeds in share.seeds)
 
 
-class Negatives:
-    """Chooses for a link (u, v) random nodes that are neither u nor joined to u.
-
-    Each such node is equally likely. The choice is keyed by seed, step, link number and place, so
-    it depends on no rank, no thread and no other link. Only the message graph is known here: a
-    negative may be a link to validate or to test.
-    """
-
-    def __init__(self, message: Graph, seed: int) -> None:
-        """Raises InputError for a graph with a node that is joined to all others."""
-        self._seed, self._nodes = seed, message.nodes
-        self._edges = message.in_edges
-        degree = self._edges.degrees
-        if int(degree.max()) >= message.nodes - 1:
-            found = f"node {int(degree.argmax())}, joined to all {message.nodes - 1} others"
-            allowed = "a node that it is not joined to, for a negative of its links"
-            raise InputError(f"data {message.name}", "task", found, allowed)
-
-    def of(self, kept: Tensor, numbers: Tensor, step: int, count: int) -> Tensor:
-        """Nodes that take the place of the second ends of links, int64 [links, count].
-
-        `numbers` int64 [links] are the links, `kept` their first ends.
-        """
-        graph = (self._edges.indptr, self._edges.source)
-        return negatives(graph, self._seed, step, kept, numbers, count)
-
-
 class TrainingLinks:
     """Links to train on, each with `count` negatives.
 
     No micro-batch of any replica sees an edge of a link that the step predicts, in either
     direction, so that replicas compute together what one process computes alone.
-    Raises InputError for a graph with a node that is joined to all others.
     """
 
     def __init__(self, split: LinkSplit, count: int, seed: int) -> None:
-        self.graph, self._split, self._count = split.message, split, count
+        """Raises InputError for a graph with a node that is joined to all others."""
+        self.graph, self._split, self._count, self._seed = split.message, split, count, seed
         self.train = torch.arange(len(split.train))
         """The numbers of the links."""
         self.predictions = 1 + count
-        self._negatives = Negatives(split.message, seed)
+        self._edges, others = split.message.in_edges, split.message.nodes - 1
+        degree = self._edges.degrees
+        if int(degree.max()) >= others:
+            found = f"node {int(degree.argmax())}, joined to all {others} others"
+            allowed = "a node that it is not joined to, for a negative of its links"
+            raise InputError(f"data {split.message.name}", "task", found, allowed)
 
     def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
         without = self._split.both[torch.from_numpy(share.whole)].flatten().sort().values
@@ -97,11 +75,22 @@ class TrainingLinks:
 
     def _of(self, numbers: Tensor, step: int, without: Tensor) -> RequestedNodes:
         ends = self._split.train[numbers]
-        others = self._negatives.of(ends[:, 0], numbers, step, self._count)
+        others = self.negatives(ends[:, 0], numbers, step)
         kept = ends[:, :1].expand_as(others)
         pairs = torch.cat((ends, torch.stack((kept, others), 2).view(-1, 2)))
         nodes = pairs.unique()
         return RequestedNodes(nodes, without, link_targets(nodes, pairs, len(ends)))
+
+    def negatives(self, kept: Tensor, numbers: Tensor, step: int) -> Tensor:
+        """Random nodes in place of the second ends of links (u, v), int64 [links, count].
+
+        `numbers` int64 [links] are the links, `kept` their first ends. Each node that is neither u
+        nor joined to u is equally likely, by a choice that is keyed by seed, step, link number and
+        place: it depends on no rank, no thread and no other link. Only the message graph is known
+        here, so a negative may be a link to validate or to test.
+        """
+        graph = (self._edges.indptr, self._edges.source)
+        return negatives(graph, self._seed, step, kept, numbers, self._count)
 
 
 def link_targets(nodes: Tensor, pairs: Tensor, links: int) -> Tensor:

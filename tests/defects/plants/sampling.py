@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnnhpc.batches.sampled.dgl_loader import DglLoader
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
-from gnnhpc.batches.sampled.training_samples import Negatives, RequestedNodes, TrainingLinks
+from gnnhpc.batches.sampled.training_samples import RequestedNodes, TrainingLinks
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Memory, Sampler
@@ -89,11 +89,11 @@ def leaking_links(original: Any, learnt: TrainingLinks, share: Share) -> tuple[R
     "negative samples that are edges",
     cell=cells.LINKS,
     words="of 300 train targets are not those",
-    at=(Negatives, "of"),
+    at=(TrainingLinks, "negatives"),
 )
-def edges_as_negatives(original: Any, negatives: Negatives, kept: Tensor, *args: Any) -> Tensor:
-    sampled: Tensor = original(negatives, kept, *args)
-    edges = negatives._edges
+def edges_as_negatives(original: Any, links: TrainingLinks, kept: Tensor, *args: Any) -> Tensor:
+    sampled: Tensor = original(links, kept, *args)
+    edges = links._edges
     joined = edges.source[edges.indptr[kept].clamp(max=len(edges.source) - 1)].long()
     sampled[::9] = joined[::9, None]
     return sampled
