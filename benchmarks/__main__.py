@@ -52,26 +52,26 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="threads of one process; default 2")
     parser.add_argument("--only", default="", help="only comparisons whose name contains this")
     parser.add_argument("--out", type=Path, help="default: report/bench.csv, or bench-quick.csv")
-    given = parser.parse_args()
-    names = given.groups or [name for name in GROUPS if name not in BY_NAME]
+    options = parser.parse_args()
+    names = options.groups or [name for name in GROUPS if name not in BY_NAME]
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
         parser.error(f"found {unknown[0]!r}; allowed: {', '.join(GROUPS)}")
-    os.environ["GNNHPC_THREADS"] = str(given.threads)
+    os.environ["GNNHPC_THREADS"] = str(options.threads)
     rows: list[Row] = []
     known: list[str] = []
     for name in names:
-        for match in GROUPS[name](quick=given.quick):
+        for match in GROUPS[name](quick=options.quick):
             known += [each.what for each in match.comparisons]
-            if any(given.only in each.what for each in match.comparisons):
-                for row in measure(match, given.threads, quick=given.quick):
+            if any(options.only in each.what for each in match.comparisons):
+                for row in measure(match, options.threads, quick=options.quick):
                     rows.append(row)
                     print(f"{row.what}: {' '.join(row.cells()[1:])}", flush=True)
     if not rows:
         allowed = f"a part of one of: {'; '.join(dict.fromkeys(known))}"
-        print(f"error: --only: found {given.only!r}; allowed: {allowed}", file=sys.stderr)
+        print(f"error: --only: found {options.only!r}; allowed: {allowed}", file=sys.stderr)
         return 2
-    out = given.out or ROOT / "report" / ("bench-quick.csv" if given.quick else "bench.csv")
+    out = options.out or ROOT / "report" / ("bench-quick.csv" if options.quick else "bench.csv")
     write_csv(out, rows)
     show(rows, Console(width=None if os.isatty(1) else 200))
     print(out)

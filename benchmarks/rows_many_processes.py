@@ -21,10 +21,10 @@ TEN_THOUSAND_CELLS = {
 }
 
 
-def cell(settings: Settings, quick: bool, steps: int = 6, **arguments: Any) -> Contestant:
+def cell(settings: Settings, quick: bool, steps: int = 6, **others: Any) -> Contestant:
     """A run of few steps: what else the machine does changes by the minute."""
-    given = {"steps": 2 if quick else steps, **settings, **arguments}
-    return Contestant("benchmarks.contestants.cells:cell", given)
+    arguments = {"steps": 2 if quick else steps, **settings, **others}
+    return Contestant("benchmarks.contestants.cells:cell", arguments)
 
 
 def _match(entries: dict[str, Contestant], *comparisons: Comparison, rounds: int = 6) -> Match:
@@ -157,28 +157,24 @@ def suite(*, quick: bool) -> Iterator[Match]:
     )
     cells, reported = (500, 50) if quick else (10_000, 1_000)
     make = "tests.tools.make_run {folder}/run --cells"
-    submit = {
-        "command": "jobs submit {folder}/sweep.yaml --dry-run --runs {folder}/runs",
-        "sweep": {"name": "many", "grids": [TEN_THOUSAND_CELLS]},
-    }
-    status = {
-        "command": "jobs status {folder}/run",
-        "prepare": f"{make} {cells} --steps 2 --layout seq",
-    }
-    report = {
-        "command": "analysis report {folder}/run",
-        "prepare": f"{make} {reported} --steps 120 --layout pp4",
-    }
-    for what, limit, given in (
-        ("jobs submit --dry-run of 10,000 cells", 3.0, submit),
-        (f"jobs status of {cells:,} cells", 2.0, status),
-        (f"analysis report of {reported:,} cells x 4 ranks x 120 steps", 15.0, report),
-    ):
-        yield _alone(
-            Contestant("benchmarks.contestants.cells:command", given),
-            Comparison(f"{what}: seconds; limit {limit:g}", "it", limit, 1.0),
-            Comparison(f"{what}: peak MiB; limit 1024", "it", 1024.0, 1.0, "peak_mib"),
-        )
+    submit = "jobs submit {folder}/sweep.yaml --dry-run --runs {folder}/runs"
+    yield _command("jobs submit --dry-run of 10,000 cells", 3.0, submit)
+    prepare = f"{make} {cells} --steps 2 --layout seq"
+    yield _command(f"jobs status of {cells:,} cells", 2.0, "jobs status {folder}/run", prepare)
+    what = f"analysis report of {reported:,} cells x 4 ranks x 120 steps"
+    prepare = f"{make} {reported} --steps 120 --layout pp4"
+    yield _command(what, 15.0, "analysis report {folder}/run", prepare)
+
+
+def _command(what: str, limit_s: float, command: str, prepare: str | None = None) -> Match:
+    """Seconds and memory of a command, after one that prepares its folder."""
+    sweep = {"name": "many", "grids": [TEN_THOUSAND_CELLS]}
+    arguments = {"command": command, "prepare": prepare, "sweep": sweep}
+    return _alone(
+        Contestant("benchmarks.contestants.cells:command", arguments),
+        Comparison(f"{what}: seconds; limit {limit_s:g}", "it", limit_s, 1.0),
+        Comparison(f"{what}: peak MiB; limit 1024", "it", 1024.0, 1.0, "peak_mib"),
+    )
 
 
 def _alone(contestant: Contestant, *comparisons: Comparison) -> Match:

@@ -51,9 +51,9 @@ def libraries(
 ) -> dict[str, Contestant]:
     """Epochs of the libraries' programs; their attention layers take no CSR matrix."""
     function = "benchmarks.contestants.library_layers:whole_graph"
-    given = {"model": model, "data": data, "device": device}
+    run = {"model": model, "data": data, "device": device}
     return {
-        FORMS[form]: Contestant(function, given | {"form": form})
+        FORMS[form]: Contestant(function, run | {"form": form})
         for form in forms
         if form != "csr" or "gat" not in model["name"]
     }
@@ -94,13 +94,13 @@ def vig_steps(form: str, *images: int, device: str = "cpu") -> list[Contestant]:
     """Training steps of ViG at several sizes of a mini-batch, in seconds an image."""
     if form in ("edge_index", "adj_t"):
         function = "benchmarks.contestants.library_layers:vig"
-        given: Settings = {"form": form, "device": device}
-        return [Contestant(function, given | {"images": n}, n) for n in images]
+        form_of = {"form": form, "device": device}
+        return [Contestant(function, {**form_of, "images": n}, n) for n in images]
     ours = form == "fused"
-    changes = {"model": {"name": "vig", "implementation": "fused" if ours else "pyg"}}
-    cells = {n: vig_cell(n, device=device, **changes) for n in images}
-    given = {"fresh": False, "kept": ours}
-    return [Contestant(STEP, {"settings": each, **given}, n) for n, each in cells.items()]
+    model = {"name": "vig", "implementation": "fused" if ours else "pyg"}
+    cells = {n: vig_cell(n, device=device, model=model) for n in images}
+    step = {"fresh": False, "kept": ours}
+    return [Contestant(STEP, {"settings": each, **step}, n) for n, each in cells.items()]
 
 
 def vig(*, quick: bool) -> Iterator[Match]:
@@ -164,16 +164,16 @@ def layers(*, quick: bool) -> Iterator[Match]:
         yield Match(entries, [*comparisons, peak])
 
 
-def _against_loaders(function: str, what: str, rounds: int, **given: Any) -> Match:
+def _against_loaders(function: str, what: str, rounds: int, **arguments: Any) -> Match:
     """Our steps and those of the libraries' loaders and layers."""
     place = f"benchmarks.contestants.library_loaders:{function}"
     goals = {"DGL": 2.0, "PyG": 3.0}
-    loaders = {name: Contestant(place, {"library": name.lower()} | given) for name in goals}
+    loaders = {name: Contestant(place, {"library": name.lower()} | arguments) for name in goals}
     comparisons = [
         Comparison(f"{what}, {name}'s loader and layers", "ours", name, goal)
         for name, goal in goals.items()
     ]
-    return Match({"ours": Contestant(STEP, given), **loaders}, comparisons, rounds)
+    return Match({"ours": Contestant(STEP, arguments), **loaders}, comparisons, rounds)
 
 
 def graphs(*, quick: bool) -> Iterator[Match]:
@@ -191,10 +191,13 @@ def graphs(*, quick: bool) -> Iterator[Match]:
 
 
 def _sampled_cell(model: Settings, data: Settings, sampler: str = "ours") -> Settings:
-    sampling = {"fanouts": [10, 10, 10], "workers": 0, "sampler": sampler}
-    data = {"name": "reddit-shaped", **data}
-    given = {"sampling": sampling, "batch_size": 1_024, "optimizer": ADAM}
-    return {"model": {"layers": 3, **model}, "data": data, **given}
+    return {
+        "model": {"layers": 3, **model},
+        "data": {"name": "reddit-shaped", **data},
+        "sampling": {"fanouts": [10, 10, 10], "workers": 0, "sampler": sampler},
+        "batch_size": 1_024,
+        "optimizer": ADAM,
+    }
 
 
 def links(*, quick: bool) -> Iterator[Match]:
@@ -224,8 +227,8 @@ def sampled(*, quick: bool) -> Iterator[Match]:
             library = name.partition(",")[0]
             implementation = "fused" if library == "ours" else library
             cell = _sampled_cell(model | {"implementation": implementation}, shape, library)
-            given = {"settings": cell, "kept": name not in ("dgl", "pyg")}
-            entries[name] = Contestant(STEP, given)
+            kept = name not in ("dgl", "pyg")
+            entries[name] = Contestant(STEP, {"settings": cell, "kept": kept})
         what = f"{model['name']}, sampled, 3 layers, 1,024 nodes a step, seconds"
         others = [name for name in entries if name != "ours"]
         yield Match(entries, [Comparison(f"{what}, {name}", "ours", name) for name in others])

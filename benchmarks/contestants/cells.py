@@ -45,12 +45,14 @@ def cell(
     experiments = [build_experiment(settings | {"seed": n}, "benchmark") for n in range(copies)]
     if cpus is not None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
-    given = os.environ | {"GNNHPC_THREADS": "1", "OMP_NUM_THREADS": "1"} | (environment or {})
+    variables = os.environ | {"GNNHPC_THREADS": "1", "OMP_NUM_THREADS": "1"} | (environment or {})
 
     def turn() -> Taken:
         with tempfile.TemporaryDirectory(prefix="gnnhpc-cell-") as folder:
             outs = [Path(folder, str(each.seed)) for each in experiments]
-            runs = [_start(each, out, given) for each, out in zip(experiments, outs, strict=True)]
+            runs = [
+                _start(each, out, variables) for each, out in zip(experiments, outs, strict=True)
+            ]
             try:
                 for run in runs:
                     run.wait(TIMEOUT_S)

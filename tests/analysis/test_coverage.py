@@ -22,9 +22,9 @@ def margin(share: float, compared: int) -> float:
 
 
 def shares(*runs: int) -> list[Share]:
-    given = {"runs": runs, "steps": (10, 40), "spreads": (0.0, 0.05)}
+    sizes = {"runs": runs, "steps": (10, 40), "spreads": (0.0, 0.05)}
     cases = [(noise, correlation) for noise in NOISES for correlation in (0.0, 0.7)]
-    return [share for case in cases for share in coverage(*case, **given, seed=7)]
+    return [share for case in cases for share in coverage(*case, **sizes, seed=7)]
 
 
 def test_intervals_of_three_runs_or_more_hold_as_often_as_they_say() -> None:

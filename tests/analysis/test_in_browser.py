@@ -60,11 +60,11 @@ _FITS_AND_SORTS = """
   const keys = () => [...table.tBodies[0].rows].map((row) => Number(row.cells[column].dataset.key));
   const button = table.tHead.rows[0].cells[column].querySelector("button");
   const shown = button.getBoundingClientRect().width > 0;
-  const given = keys();
+  const unsorted = keys();
   button.click();
   const up = keys();
   button.click();
-  return { wide, shown, given, up, down: keys() };
+  return { wide, shown, unsorted, up, down: keys() };
 """
 _PRINTS = """
   const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
@@ -127,8 +127,8 @@ def test_a_page_fits_and_its_tables_sort(page: Path, width: int, tmp_path: Path)
     found = run_script(page, width, _FITS_AND_SORTS, tmp_path)
     assert not found["wide"], "; ".join(found["wide"])
     assert found["shown"]
-    assert found["given"] != found["up"] == sorted(found["given"])
-    assert found["down"] == sorted(found["given"], reverse=True)
+    assert found["unsorted"] != found["up"] == sorted(found["unsorted"])
+    assert found["down"] == sorted(found["unsorted"], reverse=True)
 
 
 def test_what_is_folded_is_printed(page: Path, tmp_path: Path) -> None:
