@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from analysis.figures import graph_figures, speedup_figures, step_time, training_curves
 from analysis.figures.colours_and_style import COLUMN_IN, at_width, save_figure
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.timeline import cell_named, draw_timeline
+from analysis.figures.timeline import draw_timeline, timeline_caption
 from analysis.load.comparable import SEPARATE
 from analysis.render.document import Picture
 from analysis.studies.study_rows import published_points
@@ -91,11 +91,10 @@ class FigureTask:
     name: str
     """Stem of its files' names, and what `--only` calls it."""
     section: str
-    of: str
-    """What it is of, such as a model and data."""
+    caption: str
     cells: tuple[str, ...]
-    draw: Callable[[], tuple[Figure, str] | str]
-    """Returns the figure and its caption, or why there is none."""
+    draw: Callable[[], Figure | str]
+    """Returns the figure, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,7 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
     """
     groups = find_models_on_data(summary)
     cells, not_shown = timeline_cells(summary.run)
-    tasks = [*_group_tasks(groups[:MAX_GROUPS])]
-    tasks += [_timeline_task(summary.run, cell) for cell in cells]
+    tasks = [*_group_tasks(groups[:MAX_GROUPS]), *_timeline_tasks(summary.run, cells)]
     made = _in_parallel([partial(draw, summary, task, folder) for task in tasks])
     results = list(zip(tasks, made, strict=True))
     drawn = tuple((task.section, one) for task, one in results if isinstance(one, Picture))
@@ -133,22 +131,19 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
     for kind in FIGURES:
         for group in filter(kind.applies, groups):
-            name = f"{kind.name}-{group.model}-{group.data}"
+            points, words = published_points(kind.name, group.model, group.data) or (None, "")
+            draws = partial(kind.draw, group, *([] if points is None else [points]))
+            caption = f"{group.title}. {kind.caption} {words}".rstrip()
             cells = tuple(map(str, group.cells["cell"]))
-            draws = partial(_draw_kind, kind, group)
-            yield FigureTask(name, kind.section, group.title, cells, draws)
+            name = f"{kind.name}-{group.model}-{group.data}"
+            yield FigureTask(name, kind.section, caption, cells, draws)
 
 
-def _draw_kind(kind: FigureKind, group: ModelOnData) -> tuple[Figure, str] | str:
-    found = published_points(kind.name, group.model, group.data)
-    figure = kind.draw(group, found[0]) if found else kind.draw(group)
-    caption = f"{kind.caption} {found[1]}" if found else kind.caption
-    return figure if isinstance(figure, str) else (figure, caption)
-
-
-def _timeline_task(run: RunData, cell: str) -> FigureTask:
-    draws = partial(draw_timeline, run, cell)
-    return FigureTask(f"{TIMELINE}-{cell}", TIMELINE, cell, (cell,), draws)
+def _timeline_tasks(run: RunData, cells: Iterable[str]) -> Iterator[FigureTask]:
+    for cell in cells:
+        caption = f"{cell}. {timeline_caption(run, cell)}"
+        draws = partial(draw_timeline, run, cell)
+        yield FigureTask(f"{TIMELINE}-{cell}", TIMELINE, caption, (cell,), draws)
 
 
 def draw(
@@ -159,17 +154,16 @@ def draw(
     `width` is what was asked for, which is part of the file's name.
     """
     try:
-        made = task.draw()
-        if isinstance(made, str):
-            return made
-        figure, caption = made
+        figure = task.draw()
+        if isinstance(figure, str):
+            return figure
         name = f"{task.name}-{width}" if width else task.name
         png, pdf = save_figure(figure, folder, name, origin_of(summary, task, width))
     except OSError:
         raise
     except Exception as error:
         return f"drawing it failed: {type(error).__name__}: {error}"
-    return Picture(f"{task.of}. {caption}", task.name, png, pdf, figure.get_figwidth() > COLUMN_IN)
+    return Picture(task.caption, task.name, png, pdf, figure.get_figwidth() > COLUMN_IN)
 
 
 def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> Mapping[str, str]:
@@ -229,17 +223,15 @@ def remake_figures(
     A width is part of the file's name. Raises InputError for a name that no figure of this run
     has, with the names that there are, and for one that the run has no data for.
     """
-    run, start = summary.run, f"{TIMELINE}-"
-    tasks = [*_group_tasks(find_models_on_data(summary))]
-    tasks += [_timeline_task(run, cell) for cell in timeline_cells(run)[0]]
-    if only.startswith(start):
-        # A report has no room for every timeline.
-        chosen = [_timeline_task(run, cell_named(run, only.removeprefix(start)))]
-    else:
-        chosen = [task for task in tasks if f"{task.name}-".startswith(f"{only}-")]
+    run = summary.run
+    # A report has no room for every timeline.
+    every = only.startswith(f"{TIMELINE}-")
+    cells = run.stored if every else timeline_cells(run)[0]
+    tasks = [*_group_tasks(find_models_on_data(summary)), *_timeline_tasks(run, cells)]
+    chosen = [task for task in tasks if f"{task.name}-".startswith(f"{only}-")]
     if not chosen:
-        known = ", ".join(task.name for task in tasks)
-        raise InputError("--only", None, repr(only), known or "a run with valid cells")
+        kinds = ", ".join(task.name for task in tasks if task.section != TIMELINE)
+        raise InputError("--only", None, repr(only), f"{kinds}, {TIMELINE}-CELL")
     with at_width(parse_width(width) if width is not None else None):
         made = [draw(summary, task, folder, width) for task in chosen]
     pictures = [one for one in made if isinstance(one, Picture)]

@@ -17,7 +17,6 @@ from analysis.figures.panels import add_legend
 from analysis.render.number_text import significant
 from analysis.summary.cell_measures import has_split_backward, timed_as_a_whole
 from analysis.summary.settings_in_words import study_title
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, timeline
 
 if TYPE_CHECKING:
@@ -39,28 +38,24 @@ _COLOURS = {
 _BAR = ["rank", "name", "virtual_stage", "microbatch", "start_s", "end_s"]
 
 
-def cell_named(run: RunData, name: str) -> str:
-    """The id of the cell that begins with `name`; raises InputError unless it is one."""
-    matches = [str(cell) for cell in run.cells["cell"] if str(cell).startswith(name)]
-    if len(matches) != 1:
-        found = f"timeline-{name}, with which {len(matches)} cells begin"
-        raise InputError("--only", None, found, "timeline-CELL with the id of a cell")
-    return matches[0]
+def draw_timeline(run: RunData, cell: str) -> Figure | str:
+    """Measured above, ideal below, on one time axis; numbers are micro-batches.
 
-
-def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
-    """Measured above, ideal below, on one time axis, with a caption; numbers are micro-batches.
-
-    Of a rank's later virtual stages a number has a dash for each before them. Raises InputError for
-    a cell without spans of training.
+    Of a rank's later virtual stages a number has a dash for each before them. Returns why there is
+    none for a cell without spans of training.
     """
     spans, steps, records = (
         frame[(frame["cell"] == cell) & (frame["phase"] == "train")]
         for frame in (run.spans, run.steps, run.ranks)
     )
-    step = _typical_step(steps[steps["step"].isin(spans["step"].unique())], cell)
+    steps = steps[steps["step"].isin(spans["step"].unique()) & ~steps["warmup"].astype(bool)]
+    if steps.empty:
+        return "the cell wrote no spans; set `spans: true` in the sweep"
+    # The step after warm-up whose time is nearest the median.
+    distance = (steps["wall_s"] - steps["wall_s"].median()).abs().to_numpy()
+    step = int(steps["step"].to_numpy()[distance.argmin()])
     records = records[records["step"] == step].sort_values("rank")
-    settings = run.cells[run.cells["cell"] == cell].iloc[0]
+    settings = _settings(run, cell)
     measured = spans.loc[spans["step"] == step, _BAR]
     ideal = _ideal_bars(measured, records, settings)
     wall_s, ranks = float(records["wall_s"].max()), len(records)
@@ -87,16 +82,7 @@ def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
         axes[-1].set_xlabel("time since the step's first barrier (ms)")
         axes[-1].set_xlim(0, 1e3 * wall_s)
         add_legend(figure, axes)
-    return figure, _caption(settings)
-
-
-def _typical_step(steps: pd.DataFrame, cell: str) -> int:
-    """The step after warm-up whose time is nearest the median."""
-    steps = steps[~steps["warmup"].astype(bool)]
-    if steps.empty:
-        raise InputError("timeline", f"spans of {cell}", "none", "a cell run with `spans: true`")
-    distance = (steps["wall_s"] - steps["wall_s"].median()).abs().to_numpy()
-    return int(steps["step"].to_numpy()[distance.argmin()])
+    return figure
 
 
 def _ideal_bars(
@@ -175,8 +161,14 @@ def _draw_panel(
     axes.grid(visible=False)
 
 
-def _caption(settings: pd.Series[Any]) -> str:
+def _settings(run: RunData, cell: str) -> pd.Series[Any]:
+    """The row of a cell."""
+    return run.cells[run.cells["cell"] == cell].iloc[0]
+
+
+def timeline_caption(run: RunData, cell: str) -> str:
     """What is drawn, and what marks virtual stages."""
+    settings = _settings(run, cell)
     count = int(settings["microbatches"])
     caption = (
         f"{settings['layout']}, {count} micro-batch{'es' if count > 1 else ''}"
