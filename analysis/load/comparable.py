@@ -108,6 +108,11 @@ def differences(one: Environment, other: Environment) -> dict[str, tuple[str, st
     }
 
 
+def same_but_for_implementation(one: Environment, other: Environment) -> bool:
+    """Whether two environments differ in nothing but what the implementation decides."""
+    return differences(one, other).keys() <= {"implementation", "kernels", _TRANSFERS}
+
+
 def differences_in_words(one: Environment, other: Environment) -> str:
     """The differing values, such as `threads a rank 1, elsewhere 2; torch 2.13.0, elsewhere
     2.12.1`."""

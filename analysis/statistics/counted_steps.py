@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from analysis.statistics.warmup import detect_warmup, drift, mark_outliers
 
 PHASE_COLUMNS = [
-    *("cell", "phase", "n", "warmup_dropped", "profiled_dropped", "outliers"),
-    "drift",
+    *("cell", "phase", "n", "warmup_dropped", "profiled_dropped", "outliers", "drift"),
 ]
 
 
@@ -30,7 +29,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     profiled = steps["profiled"].to_numpy().astype(bool)
     kept = ~(warm | profiled)
     outlier, uneven = np.zeros((2, len(steps)), bool)
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for (cell, phase), mine in steps.groupby(["cell", "phase"], observed=True):
         part = mine.index.to_numpy()
         uneven[part] = samples[part] < samples[part].max()
@@ -42,41 +41,25 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         outlier[even] = mark_outliers(seconds[even])
         dropped_profiled = int((profiled[part] & ~warm[part]).sum())
         n = int(kept[part].sum())
-        rows.append(
-            {
-                "cell": cell,
-                "phase": phase,
-                "n": n,
-                "warmup_dropped": len(part) - n - dropped_profiled,
-                "profiled_dropped": dropped_profiled,
-                "outliers": int(outlier[part].sum()),
-                "drift": drift(seconds[even]),
-            }
-        )
+        counts = n, len(part) - n - dropped_profiled, dropped_profiled, int(outlier[part].sum())
+        rows.append((cell, phase, *counts, drift(seconds[even])))
     marked = steps.assign(kept=kept, outlier=outlier, uneven=uneven)
     return marked, pd.DataFrame(rows, columns=PHASE_COLUMNS)
 
 
 def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """`phases` with three averages over ranks and steps that are neither warm-up nor profiled.
+    """`phases` with two averages over ranks and steps that are neither warm-up nor profiled.
 
     `cpu_share` is processor seconds of a rank's process over wall seconds, which is at most the
-    rank's threads; `steal_share` is seconds that the host took over wall seconds;
-    `switches_per_step` are involuntary context switches. Missing where the system does not report
-    them.
+    rank's threads; `steal_share` is seconds that the host took over wall seconds. Missing where the
+    system does not report them.
     """
     counted = ranks[~(ranks["warmup"] | ranks["profiled"]).to_numpy().astype(bool)]
-    grouped = counted.groupby(["cell", "phase"], observed=True)
-    sums = grouped[["cpu_s", "steal_s", "wall_s"]].sum(min_count=1)
-    wall = sums["wall_s"].where(sums["wall_s"] > 0.0)
-    shares = pd.DataFrame(
-        {
-            "cpu_share": sums["cpu_s"] / wall,
-            "steal_share": sums["steal_s"] / wall,
-            "switches_per_step": grouped["involuntary_switches"].mean(),
-        }
-    )
-    return phases.merge(shares.reset_index(), on=["cell", "phase"], how="left")
+    sums = counted.groupby(["cell", "phase"], observed=True)[["cpu_s", "steal_s", "wall_s"]]
+    seconds = sums.sum(min_count=1)
+    wall = seconds["wall_s"].where(seconds["wall_s"] > 0.0)
+    shares = {"cpu_share": seconds["cpu_s"] / wall, "steal_share": seconds["steal_s"] / wall}
+    return phases.merge(pd.DataFrame(shares).reset_index(), on=["cell", "phase"], how="left")
 
 
 def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:

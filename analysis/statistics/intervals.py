@@ -57,13 +57,17 @@ class Interval:
         return Interval(self.value / divisor, low, high, self.basis)
 
     def columns(self, name: str, factor: float = 1.0) -> dict[str, float | None]:
-        """`factor` times the value and its bounds, as the columns x, x_low and x_high."""
-        values = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        """`factor` times the value and its bounds, as columns x (or x_s), x_low and x_high."""
+        stem = name.removesuffix("_s")
+        values = {name: self.value, f"{stem}_low": self.low, f"{stem}_high": self.high}
         return {key: None if value is None else factor * value for key, value in values.items()}
 
     @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+UNKNOWN = Interval(math.nan, None, None)
 
 
 def finite_values(values: ArrayLike) -> Values:

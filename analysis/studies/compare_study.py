@@ -14,13 +14,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.comparable import differences
+from analysis.load.comparable import same_but_for_implementation
 from analysis.statistics.intervals import Interval, t_bounds
 from analysis.statistics.sample import FEWEST_PAIRS
 from analysis.studies.study import Claim
 from analysis.studies.study_rows import Row, selected
-from analysis.summary.baseline_and_speedup import same_value
-from analysis.summary.frameworks import DEPENDS_ON_IMPLEMENTATION
+from analysis.summary.configurations import closest
 
 _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
@@ -139,15 +138,12 @@ def _like(
     It was measured in the same environment, but for what the implementation decides. Of several the
     one that differs in the fewest free settings is taken.
     """
-    expected = {**row.settings, **changes}
-    candidates = []
-    for other in rows:
-        differing = {k for k, v in expected.items() if not same_value(other.settings.get(k), v)}
-        environments = differences(row.environment, other.environment).keys()
-        same = differing <= set(free) and environments <= DEPENDS_ON_IMPLEMENTATION
-        if other is not row and same:
-            candidates.append((len(differing), other))
-    return min(candidates, key=lambda one: one[0])[1] if candidates else None
+    others = (
+        other
+        for other in rows
+        if other is not row and same_but_for_implementation(row.environment, other.environment)
+    )
+    return next(iter(closest(others, {**row.settings, **changes}, free)), None)
 
 
 def with_accuracy_lost(rows: Sequence[Row]) -> list[Row]:

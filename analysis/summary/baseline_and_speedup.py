@@ -13,14 +13,13 @@ import pandas as pd
 
 from analysis.load.comparable import (
     FREE_SETTINGS,
-    LAYOUT_SETTINGS,
     differences_in_words,
     environment_key,
 )
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval
 from analysis.summary.cell_measures import has_split_backward
-from analysis.summary.configurations import Configuration
+from analysis.summary.configurations import Configuration, closest, same_value
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound, bound_with_split_backward
@@ -60,30 +59,13 @@ def find_baseline(
     the mini-batch of a replica or of all replicas. Of several candidates the one with the most
     other equal settings is taken: batch size, schedule, chunks.
     """
-    place = row.phase, requested.layout, requested.microbatches
-    candidates: list[tuple[int, str, Configuration]] = []
-    for other in rows:
-        if (other.phase, other.layout, other.microbatches) == place and other.step_times:
-            differing = differing_settings(row, other)
-            if differing <= {*FREE_SETTINGS, *LAYOUT_SETTINGS}:
-                number = len(differing - set(LAYOUT_SETTINGS))
-                candidates.append((number, _why_not_comparable(row, other), other))
-    comparable = [one for one in candidates if not one[1]]
-    if comparable:
-        return min(comparable, key=lambda one: one[0])[2], ""
-    nearest = min(candidates, key=lambda one: one[0], default=None)
-    return None, nearest[1] if nearest and row.step_times else ""
-
-
-def differing_settings(row: Configuration, other: Configuration) -> set[str]:
-    """The names of the settings in which two configurations differ."""
-    settings = row.settings.items()
-    return {key for key, value in settings if not same_value(value, other.settings[key])}
-
-
-def same_value(one: object, other: object) -> bool:
-    """Equal, or both missing."""
-    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
+    place = {"layout": str(requested.layout), "microbatches": requested.microbatches}
+    measured = (one for one in rows if one.phase == row.phase and one.step_times)
+    candidates = closest(measured, row.settings | place, FREE_SETTINGS)
+    reasons = [_why_not_comparable(row, one) for one in candidates]
+    if "" in reasons:
+        return candidates[reasons.index("")], ""
+    return None, reasons[0] if reasons and row.step_times else ""
 
 
 def _why_not_comparable(row: Configuration, other: Configuration) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 from numpy.typing import NDArray
@@ -94,6 +94,33 @@ class Configuration:
             return Interval(1.0, 1.0, 1.0) if several else Interval(1.0, None, None, ONE_RUN)
         speedup = other.sample.over(self.sample, mine / theirs, of)
         return speedup if math.isfinite(speedup.value) else None
+
+
+class HasSettings(Protocol):
+    """A row of a run or of a study."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
+Candidate = TypeVar("Candidate", bound=HasSettings)
+
+
+def closest(
+    rows: Iterable[Candidate], settings: Mapping[str, Any], free: Collection[str]
+) -> list[Candidate]:
+    """The rows that differ from these settings in free ones alone, those in the fewest first."""
+    found = []
+    for row in rows:
+        differing = {k for k, v in settings.items() if not same_value(v, row.settings.get(k))}
+        if differing <= set(free):
+            found.append((len(differing), row))
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def same_value(one: object, other: object) -> bool:
+    """Equal, or both missing."""
+    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
 
 
 def why_not_counted(cell: Mapping[Any, Any]) -> str:

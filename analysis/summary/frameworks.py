@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.comparable import differences
-from analysis.summary.baseline_and_speedup import differing_settings
-from analysis.summary.configurations import Configuration
+from analysis.load.comparable import same_but_for_implementation
+from analysis.summary.configurations import Configuration, closest
 from analysis.summary.settings_in_words import (
     COMPILED,
     IMPLEMENTATIONS,
@@ -21,7 +20,6 @@ from analysis.summary.summary_table import Summary, counted_flags
 
 _LIBRARY = {"implementation", "sampler", "compile"}
 """The settings in which our form of a configuration and a library's differ."""
-DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
 
 
 def frameworks_frame(summary: Summary) -> pd.DataFrame:
@@ -51,21 +49,19 @@ def _libraries_like(row: Configuration, rows: Iterable[Configuration]) -> dict[s
     It has the same environment but for what the implementation decides. A library is its loader and
     its layers, which sample with the same semantics as ours.
     """
-    found = {}
-    for other in rows:
+    found: dict[str, Configuration] = {}
+    for other in closest(rows, row.settings, _LIBRARY):
         implementation, sampler = other.settings["implementation"], other.settings.get("sampler")
         like = (
             other.phase == row.phase
             and other.step_times
-            and implementation in IMPLEMENTATIONS
-            and implementation != "fused"
+            and implementation in ("pyg", "reference", "dgl")
             and (is_missing(sampler) or sampler == implementation)
-            and differing_settings(row, other) <= _LIBRARY
-            and differences(row.environment, other.environment).keys() <= DEPENDS_ON_IMPLEMENTATION
+            and same_but_for_implementation(row.environment, other.environment)
         )
         if like:
             mode = str(other.settings.get("compile", "off"))
-            found[IMPLEMENTATIONS[implementation] + COMPILED[mode]] = other
+            found.setdefault(IMPLEMENTATIONS[implementation] + COMPILED[mode], other)
     return dict(sorted(found.items(), key=lambda one: (one[0].startswith("DGL"), one[0])))
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.load.cell_flags import count_flags
 from analysis.load.run_data import RunData
-from analysis.statistics.intervals import Interval, interval_of_shares, ratio_in_words
+from analysis.statistics.intervals import UNKNOWN, interval_of_shares, ratio_in_words
 from analysis.summary.baseline_and_speedup import (
     Baseline,
     bound_of,
@@ -99,15 +99,15 @@ def _summary_row(
         "replicas": layout.replicas,
         "phase": row.phase,
         "n": values.size,
-        **_interval_columns("mean", mean, value="mean_s"),
+        **mean.columns("mean_s"),
         "std_s": values.std(ddof=1) if values.size > 1 else None,
         "min_s": values.min() if values.size else None,
         "max_s": values.max() if values.size else None,
-        **_interval_columns("median", row.sample.median, value="median_s"),
+        **row.sample.median.columns("median_s"),
         "samples_per_s": samples / mean.value if samples else None,
         "ideal_step_s": row.mean("ideal_step_s"),
-        **_interval_columns("efficiency", row.interval("efficiency")),
-        **_interval_columns("bubble", row.interval("bubble", interval_of_shares)),
+        **(row.interval("efficiency") or UNKNOWN).columns("efficiency"),
+        **(row.interval("bubble", interval_of_shares) or UNKNOWN).columns("bubble"),
         "balanced_bubble": None if most is None else 1.0 - most / layout.world_size,
         **_speedup_columns(row, rows, requested, run),
         **{key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)},
@@ -122,15 +122,6 @@ def _summary_row(
         **learnt_columns(used),
     }
     return line | (_sampling_columns(row) if "sampler" in row.settings else {})
-
-
-def _interval_columns(
-    name: str, interval: Interval | None, value: str = ""
-) -> dict[str, float | None]:
-    """The columns x, x_low and x_high; `value` is the first one's name where it is another."""
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    known = interval.value if interval else None
-    return {value or name: known, f"{name}_low": low, f"{name}_high": high}
 
 
 def _speedup_columns(
@@ -163,8 +154,8 @@ def _speedup_columns(
         flags.append("above-bound" if valid else "above-bound-unexplained")
         notes += [note] + (["that bound is of ranks that never wait"] if most != bound else [])
     return {
-        **_interval_columns("speedup", speedup),
-        **_interval_columns("speedup_median", of_medians),
+        **(speedup or UNKNOWN).columns("speedup"),
+        **(of_medians or UNKNOWN).columns("speedup_median"),
         "bound": bound,
         "valid": valid,
         "flags": ";".join(sorted(flags)),
@@ -219,7 +210,7 @@ def _sampling_columns(row: Configuration) -> dict[str, Any]:
             origin = f"measured, {epochs} of {steps:g} steps"
     parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")
     return {
-        **_interval_columns("epoch", epoch, value="epoch_s"),
+        **(epoch or UNKNOWN).columns("epoch_s"),
         "epoch_from": origin,
         **{name: row.mean(name) for name in parts},
         "peak_host_mib": row.cell_phases["peak_host_mib"].max(),
