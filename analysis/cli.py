@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnhpc.core.cli_options import add_version, run_app_for_reader
+from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
 
 if TYPE_CHECKING:
@@ -223,4 +223,4 @@ def import_csv(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit status 2."""
-    return run_app_for_reader(app, "python -m analysis", arguments)
+    return run_app(app, "python -m analysis", arguments)

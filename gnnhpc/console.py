@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gnnhpc.core.cli_options import add_version, run_app_for_reader
+from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import report_errors
 from gnnhpc.records.code_snapshot import check_running_code
 
@@ -82,4 +82,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str] | None) -> int:
     check_running_code()
-    return run_app_for_reader(app, "gnnhpc", arguments)
+    return run_app(app, "gnnhpc", arguments)

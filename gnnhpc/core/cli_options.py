@@ -51,7 +51,7 @@ def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
     """Run one command; a user's mistakes are one line on stderr and status 2.
 
     What a terminal's encoding lacks is printed as an escape: an error after a submission would hide
-    the ids of its jobs.
+    the ids of its jobs. An interrupt prints one word, and a closed pipe is no error.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -65,21 +65,15 @@ def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
             raise _input_error(error) from None
         except typer.Abort:
             return EXIT_FAILED
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return EXIT_FAILED
+        except BrokenPipeError:
+            # The reader, such as `head`, has closed the pipe.
+            sys.stderr.close()
+            return EXIT_DONE
 
     return run()
-
-
-def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """Like `run_app`; an interrupt prints one word, and a closed pipe is no error."""
-    try:
-        return run_app(app, program, arguments)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_FAILED
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe.
-        sys.stderr.close()
-        return EXIT_DONE
 
 
 def _input_error(error: typer.TyperException) -> InputError:

@@ -143,15 +143,14 @@ def files_below(folder: Path) -> list[Path]:
     """
     found: list[Path] = []
     for place, folders, files in os.walk(folder):
-        here = Path(place)
         folders[:] = [
             name
             for name in folders
             if not (name.startswith(".") or name == "__pycache__")
-            and not (here / name / _RUN_FOLDER_FILE).exists()
+            and not Path(place, name, _RUN_FOLDER_FILE).exists()
         ]
-        found += [here / f for f in files if not f.startswith(".") and (here / f).is_file()]
-    return sorted(found)
+        found += [Path(place, name) for name in files if not name.startswith(".")]
+    return sorted(path for path in found if path.is_file())
 
 
 def read_provenance(run: RunPaths) -> dict[str, Any] | None:

@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from gnnhpc.core.errors import InputError
 
 ATTEMPT = re.compile(r"^attempt-([1-9]\d*)$")
+
+
+class _Owner(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+
+class _Below:
+    """An attribute that is the path of a file or folder below its owner's root."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: _Owner, kind: type) -> Path:
+        return owner.root / self._name
 
 
 @dataclass(frozen=True)
@@ -16,6 +32,8 @@ class AttemptPaths:
     """One attempt at a cell: `cells/<cell id>/attempt-<n>/`."""
 
     root: Path
+    result = _Below("result.json")
+    checkpoints = _Below("checkpoints")
 
     @property
     def number(self) -> int:
@@ -28,14 +46,6 @@ class AttemptPaths:
     def cell(self) -> str:
         """The id of the cell."""
         return self.root.parent.name
-
-    @property
-    def result(self) -> Path:
-        return self.root / "result.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
 
     def records(self, rank: int) -> Path:
         return self.root / f"rank-{rank:04d}.jsonl"
@@ -92,22 +102,20 @@ class RunPaths:
     """A run folder: one submitted sweep."""
 
     root: Path
-
-    @property
-    def sweep(self) -> Path:
-        return self.root / "sweep.yaml"
-
-    @property
-    def manifest(self) -> Path:
-        return self.root / "manifest.jsonl"
-
-    @property
-    def provenance(self) -> Path:
-        return self.root / "provenance.json"
-
-    @property
-    def arrays(self) -> Path:
-        return self.root / "arrays"
+    sweep = _Below("sweep.yaml")
+    manifest = _Below("manifest.jsonl")
+    provenance = _Below("provenance.json")
+    arrays = _Below("arrays")
+    submissions = _Below("submissions.jsonl")
+    """One line a submitted array: job id, array, indices, when, by which command."""
+    logs = _Below("logs")
+    """Output of a job before its worker has made an attempt's folder."""
+    cells = _Below("cells")
+    report = _Below("report")
+    code = _Below("code")
+    """Sources that the run was planned with: gnnhpc's packages and custom models."""
+    code_record = _Below("code.json")
+    """Digests of the packages in `code/` when the run was made."""
 
     def script(self, array: str) -> Path:
         return self.arrays / f"{array}.sbatch"
@@ -116,36 +124,8 @@ class RunPaths:
         """The cells of each block of an array of blocks, such as vig-paired."""
         return self.arrays / f"{array}.cells"
 
-    @property
-    def submissions(self) -> Path:
-        """One line a submitted array: job id, array, indices, when, by which command."""
-        return self.root / "submissions.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        """Output of a job before its worker has made an attempt's folder."""
-        return self.root / "logs"
-
-    @property
-    def cells(self) -> Path:
-        return self.root / "cells"
-
     def cell(self, cell_id: str) -> CellPaths:
         return CellPaths(self.cells / cell_id)
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report"
-
-    @property
-    def code(self) -> Path:
-        """Sources that the run was planned with: gnnhpc's packages and custom models."""
-        return self.root / "code"
-
-    @property
-    def code_record(self) -> Path:
-        """Digests of the packages in `code/` when the run was made."""
-        return self.root / "code.json"
 
     def custom_model(self, digest: str) -> Path:
         """The folder of a custom model whose sources have this digest."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 
@@ -16,8 +15,6 @@ def ask(*command: str, timeout_s: float = TIMEOUT_S, without: str | None = None)
     `without` is the prefix of variables to leave out, such as SQUEUE_, by which a user's defaults
     would change the output.
     """
-    if shutil.which(command[0]) is None:
-        return None
     try:
         return run_slurm(*command, timeout_s=timeout_s, without=without)
     except (OSError, subprocess.SubprocessError):
@@ -27,21 +24,17 @@ def ask(*command: str, timeout_s: float = TIMEOUT_S, without: str | None = None)
 def run_slurm(
     *command: str,
     timeout_s: float,
-    without: str | tuple[str, ...] | None = None,
-    given: Mapping[str, str] | None = None,
+    without: str | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> str:
-    """The output of a command that gets the variables `given` too.
+    """The output of a command that gets the variables `more` too.
 
     Raises OSError, or subprocess.SubprocessError with what the program printed.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if without is None or not name.startswith(without)
-    }
+    kept = {k: v for k, v in os.environ.items() if not (without and k.startswith(without))}
     done = subprocess.run(
         command,
-        env={**kept, **(given or {})},
+        env={**kept, **(more or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

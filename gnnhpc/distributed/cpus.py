@@ -28,10 +28,9 @@ def process_cpus() -> set[int]:
     return cpus
 
 
-def openmp_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
+def openmp_variables() -> dict[str, str]:
     """The variables that decide how many threads OpenMP has, and where."""
-    env = os.environ if env is None else env
-    return {name: env[name] for name in sorted(env) if name.startswith(_OPENMP)}
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_OPENMP)}
 
 
 def binding_variable(variables: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,10 +33,7 @@ class RankDevice:
 
 
 def choose_devices(
-    kind: Literal["cpu", "gpu"],
-    environment: Environment,
-    stages: int = 1,
-    env: Mapping[str, str] | None = None,
+    kind: Literal["cpu", "gpu"], environment: Environment, stages: int
 ) -> list[torch.device]:
     """The local rank's GPUs of those that it is shown, one for each stage that it holds; or all
     that it is shown, if that is as many.
@@ -51,7 +48,7 @@ def choose_devices(
         found = f"no GPU that torch {torch.__version__} can use on {environment.host}"
         raise _refused(found, "a GPU for each rank of a node, or device: cpu")
     if count < stages:
-        if not switch(SHARE_VARIABLE, env):
+        if not switch(SHARE_VARIABLE):
             raise _refused(
                 f"{count} GPU{'s' if count > 1 else ''} on {environment.host} for the {stages} "
                 "stages that one process holds",
@@ -66,11 +63,11 @@ def _refused(found: str, allowed: str) -> InputError:
     return InputError("environment", "device", found, allowed)
 
 
-def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> str | None:
+def gpu_identity(device: torch.device) -> str | None:
     """Names a rank's GPU, or its slice of one, the same in every process; None for a CPU."""
     if device.type != "cuda":
         return None
-    shown = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES", "")
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if shown.startswith("MIG-"):
         # CUDA shows a process one slice at most, and may give the whole GPU's number for it.
         return shown.partition(",")[0]
@@ -82,7 +79,7 @@ def rank_device(environment: Environment, devices: Sequence[torch.device]) -> Ra
     return RankDevice(environment.host, "+".join(names) or None, dist.is_nccl_available())
 
 
-def nccl_connects(ranks: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> bool:
+def nccl_connects(ranks: Sequence[RankDevice]) -> bool:
     """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU, and does not
     know slices of one (MIG).
 
@@ -92,7 +89,7 @@ def nccl_connects(ranks: Sequence[RankDevice], env: Mapping[str, str] | None = N
     for rank, each in enumerate(ranks):
         for gpu in each.gpu.split("+") if each.gpu is not None else ():
             sharers.setdefault(gpu, []).append(rank)
-    asked = switch(SHARE_VARIABLE, env)
+    asked = switch(SHARE_VARIABLE)
     for gpu, shared in sharers.items():
         if len(shared) > 1:
             if asked:

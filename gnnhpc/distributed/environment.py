@@ -60,9 +60,6 @@ class Environment:
     """Name or address of rank 0's host."""
     port: int | None = None
     """Port of rank 0's store, if the launcher sets it."""
-    job_id: str | None = None
-    array_job_id: str | None = None
-    array_task_id: str | None = None
     restart_count: int = 0
     max_requeues: int = 5
     """How often a job may go back into the queue; its script sets GNNHPC_MAX_REQUEUES."""
@@ -70,6 +67,11 @@ class Environment:
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
     """Settings that the job was started with: the site's, less what sbatch was given otherwise."""
+
+    @property
+    def job_id(self) -> str | None:
+        """Slurm's number of this task's job; None outside of its jobs."""
+        return self.slurm.get("SLURM_JOB_ID")
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -117,9 +119,6 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
         cpus=_cpus(env, launcher),
         node=f"{node} {host}",
         **place,
-        job_id=env.get("SLURM_JOB_ID"),
-        array_job_id=env.get("SLURM_ARRAY_JOB_ID"),
-        array_task_id=env.get("SLURM_ARRAY_TASK_ID"),
         restart_count=restart_count,
         max_requeues=_number(env, "GNNHPC_MAX_REQUEUES", Environment.max_requeues),
         slurm={name: env[name] for name in _KEPT if name in env},
@@ -136,15 +135,12 @@ def _launcher(env: Mapping[str, str]) -> Launcher:
     return "torchrun" if "RANK" in env or "WORLD_SIZE" in env else "alone"
 
 
-def local_rank_variables(
-    rank: int, world_size: int, port: int, env: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def local_rank_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
     """The environment of one of `world_size` ranks that are started on this machine by hand.
 
     It has none of another launcher's variables, within whose process this may be.
     """
-    env = os.environ if env is None else env
-    clean = {name: value for name, value in env.items() if not name.startswith(_OF_LAUNCHERS)}
+    clean = {k: value for k, value in os.environ.items() if not k.startswith(_OF_LAUNCHERS)}
     return clean | {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -168,9 +164,9 @@ def check_world_size(environment: Environment, layout: Layout) -> None:
         )
 
 
-def switch(name: str, env: Mapping[str, str] | None = None) -> bool | None:
+def switch(name: str) -> bool | None:
     """Whether a variable is 1 or 0; None where it is unset. Raises InputError for other values."""
-    text = (os.environ if env is None else env).get(name, "")
+    text = os.environ.get(name, "")
     if text not in ("", "0", "1"):
         raise InputError("environment", name, repr(text), "1, 0 or unset")
     return text == "1" if text else None

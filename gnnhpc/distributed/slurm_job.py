@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gnnhpc.core.slurm_commands import ask, run_slurm
 from gnnhpc.distributed.environment import Environment
+from gnnhpc.records.result_file import slurm_job, without_cluster
 
 BEFORE_TIME_LIMIT = ("SIGUSR1", "SIGUSR2")
 """What Slurm sends some time before the time limit, as the site's settings say."""
@@ -27,7 +28,7 @@ def is_interrupted(environment: Environment, received: str | None) -> bool:
         return False
     if received != "SIGTERM":
         return received in BEFORE_TIME_LIMIT
-    shown = ask("scontrol", "show", "job", _job_name(environment), timeout_s=_TIMEOUT_S)
+    shown = ask("scontrol", "show", "job", _job(environment), timeout_s=_TIMEOUT_S)
     return re.search(r"\bPreemptTime=\d", shown or "") is not None
 
 
@@ -49,7 +50,7 @@ def requeue(environment: Environment) -> None:
     Prints a line where Slurm does not (scontrol may be missing on compute nodes): the cell then
     counts as interrupted, and a rerun resumes from the checkpoint.
     """
-    job = _job_name(environment)
+    job = _job(environment)
     try:
         run_slurm("scontrol", "requeue", job, timeout_s=_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
@@ -61,11 +62,9 @@ def _in_job(environment: Environment) -> bool:
     return environment.job_id is not None and environment.launcher != "alone"
 
 
-def _job_name(environment: Environment) -> str:
+def _job(environment: Environment) -> str:
     """This array task alone: the last task has the array's own job id, which means all tasks."""
-    if environment.array_job_id and environment.array_task_id:
-        return f"{environment.array_job_id}_{environment.array_task_id}"
-    return str(environment.job_id)
+    return without_cluster(slurm_job(environment.slurm) or "")
 
 
 @dataclass(frozen=True)
@@ -92,12 +91,12 @@ def other_jobs(environment: Environment) -> OtherJobs | None:
     if listed is None:
         return None
     shown = _ask_others("scontrol", "--oneliner", "show", "node", nodes)
-    given = re.findall(r"\bCPUAlloc=(\d+)", shown or "")
+    allocated = re.findall(r"\bCPUAlloc=(\d+)", shown or "")
     # This job's, such as `16(x2),8`.
     own = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.slurm.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    cpus = sum(map(int, given)) - sum(int(n) * int(times or 1) for n, times in own)
+    cpus = sum(map(int, allocated)) - sum(int(n) * int(times or 1) for n, times in own)
     others = sorted(set(listed.split()) - {job})
-    return OtherJobs(tuple(others), max(0, cpus) if given and own else None)
+    return OtherJobs(tuple(others), max(0, cpus) if allocated and own else None)
 
 
 def _ask_others(*command: str) -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,21 +14,24 @@ from pydantic import ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.settings import input_error
-from gnnhpc.core.versioned_json import check_version, read_object_lines
+from gnnhpc.core.versioned_json import build_record, check_version, read_object_lines
 from gnnhpc.experiment.experiment import Experiment
 
 MANIFEST_VERSION = 1
 MOST_TASKS = 1000
 """Cells of an array: Slurm's usual MaxArraySize of 1001 allows task ids up to 1000."""
 _ALLOWED = "one cell a line"
-_KINDS: dict[str, tuple[type, ...]] = {
-    "array": (str,),
-    "index": (int,),
-    "id": (str,),
-    "experiment": (dict,),
-    "data_root": (str, NoneType),
-}
-"""The types of a line's values."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of the manifest has besides its version."""
+
+    array: str
+    index: int
+    id: str
+    data_root: str | None
+    experiment: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,8 @@ class Cell:
     def read(cls, raw: dict[str, Any], where: str) -> Cell:
         """Raises InputError for a line of another version, and for a missing or wrong key."""
         check_version(raw, MANIFEST_VERSION, where)
-        for key, kinds in _KINDS.items():
-            if type(raw.get(key)) not in kinds:
-                found = repr(raw[key]) if key in raw else "nothing"
-                raise InputError(where, key, found, "the value that was written")
-        data_root = raw.get("data_root")
-        return cls(raw["array"], raw["index"], raw["id"], raw["experiment"], data_root, where)
+        line = build_record(_Line, raw, where)
+        return cls(line.array, line.index, line.id, line.experiment, line.data_root, where)
 
     @cached_property
     def experiment(self) -> Experiment:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.cli_options import add_version, run_app_for_reader
+from gnnhpc.core.cli_options import add_version, run_app
 
 app = typer.Typer(
     help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
@@ -26,7 +26,7 @@ add_version(app)
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit status 2."""
-    return run_app_for_reader(app, "python -m jobs", arguments)
+    return run_app(app, "python -m jobs", arguments)
 
 
 class Cluster(StrEnum):

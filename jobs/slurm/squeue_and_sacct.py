@@ -189,7 +189,7 @@ def ask_squeue(users: Iterable[str]) -> list[QueuedJob]:
             timeout_s=_PATIENCE_S,
             # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
             without="SQUEUE_",
-            given={"SLURM_BITSTR_LEN": "0"},
+            more={"SLURM_BITSTR_LEN": "0"},
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SlurmSilentError(error_line(error)) from None

@@ -104,13 +104,13 @@ def _forked(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.tools.preloaded"])
     # Threads of a rank that wait for each other take long on a busy machine.
-    clean = {k: value for k, value in os.environ.items() if not k.startswith("GNNHPC_")}
     env = {"OMP_NUM_THREADS": "1"} | env
     processes = []
     with lease_port() as port:
         try:
             for rank in range(world_size):
-                variables = local_rank_variables(rank, world_size, port, clean) | env
+                clean = local_rank_variables(rank, world_size, port).items()
+                variables = {k: v for k, v in clean if not k.startswith("GNNHPC_")} | env
                 process = context.Process(target=_be_rank, args=(call, folder, rank, variables))
                 process.start()
                 processes.append(process)
