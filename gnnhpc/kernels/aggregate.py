@@ -12,7 +12,7 @@ from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
 from gnnhpc.kernels import cpp_aggregate
 from gnnhpc.kernels.dispatch import backend
-from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights, by_source, by_target
 from gnnhpc.kernels.torch import torch_aggregate
 
 
@@ -29,7 +29,7 @@ def weighted_sum(
     """
     if isinstance(x, IndexedRows):
         if _code(x.features) is cpp_aggregate and add is None and bias is None:
-            return cpp_aggregate.sum_forward(x.features, block, weights, ids=x.nodes)
+            return cpp_aggregate.sum_rows(x.features, by_target(block, weights), ids=x.nodes)
         x = x.to_dense()
     result: Tensor = _WeightedSum.apply(x, add, bias, block, weights)  # type: ignore[no-untyped-call]
     return result
@@ -42,7 +42,8 @@ def sum_beside_own(x: Tensor | IndexedRows, block: Block, weights: NeighbourWeig
             shape = (block.rows_out, 2 * x.shape[1])
             out = torch.empty(shape, dtype=computed_dtype(x.features))
             total, own = out.tensor_split(2, dim=1)
-            cpp_aggregate.sum_forward(x.features, block, weights, out=total, ids=x.nodes)
+            sums = by_target(block, weights)
+            cpp_aggregate.sum_rows(x.features, sums, out=total, ids=x.nodes)
             cpp_aggregate.copy_rows(x.features, x.nodes[: block.rows_out], own)
             return out
         x = x.to_dense()
@@ -92,16 +93,17 @@ class _WeightedSum(torch.autograd.Function):
         weights: NeighbourWeights,
     ) -> Tensor:
         ctx.block, ctx.weights = block, weights
-        found: Tensor = _code(x).sum_forward(_by_row(x), block, weights, add, bias)
-        return found
+        sums: Tensor = _code(x).sum_rows(_by_row(x), by_target(block, weights), add, bias)
+        return sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         needs_x, needs_add, needs_bias = ctx.needs_input_grad[:3]
-        of_x, given = None, _by_row(upstream)
+        of_x = None
         if needs_x:
-            of_x = _code(upstream).sum_backward(given, ctx.block, ctx.weights)
+            sums = by_source(ctx.block, ctx.weights)
+            of_x = _code(upstream).sum_rows(_by_row(upstream), sums)
         of_bias = upstream.sum(0) if needs_bias else None
         return of_x, upstream if needs_add else None, of_bias, None, None
 
@@ -112,7 +114,7 @@ class _SumBesideOwn(torch.autograd.Function):
         ctx.block, ctx.weights = block, weights
         out = x.new_empty(block.rows_out, 2 * x.shape[1])
         total, own = out.tensor_split(2, dim=1)
-        _code(x).sum_forward(_by_row(x), block, weights, out=total)
+        _code(x).sum_rows(_by_row(x), by_target(block, weights), out=total)
         own.copy_(x[: block.rows_out])
         return out
 
@@ -120,7 +122,7 @@ class _SumBesideOwn(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         total, own = _by_row(upstream).tensor_split(2, dim=1)
-        grad: Tensor = _code(upstream).sum_backward(total, ctx.block, ctx.weights)
+        grad: Tensor = _code(upstream).sum_rows(total, by_source(ctx.block, ctx.weights))
         grad[: ctx.block.rows_out] += own
         return grad, None, None
 
@@ -132,9 +134,9 @@ class _SumOfFirstHalf(torch.autograd.Function):
     ) -> Tensor:
         ctx.block, ctx.weights = block, weights
         total, own = _by_row(x).tensor_split(2, dim=1)
-        given = (total, block, weights, own[: block.rows_out], bias)
-        found: Tensor = _code(x).sum_forward(*given)
-        return found
+        sums = by_target(block, weights)
+        out: Tensor = _code(x).sum_rows(total, sums, own[: block.rows_out], bias)
+        return out
 
     @staticmethod
     @once_differentiable
@@ -142,7 +144,8 @@ class _SumOfFirstHalf(torch.autograd.Function):
         rows_out = ctx.block.rows_out
         grad = upstream.new_empty(ctx.block.rows_in, 2 * upstream.shape[1])
         total, own = grad.tensor_split(2, dim=1)
-        _code(upstream).sum_backward(_by_row(upstream), ctx.block, ctx.weights, out=total)
+        sums = by_source(ctx.block, ctx.weights)
+        _code(upstream).sum_rows(_by_row(upstream), sums, out=total)
         own[:rows_out] = upstream
         own[rows_out:].zero_()
         return grad, upstream.sum(0), None, None

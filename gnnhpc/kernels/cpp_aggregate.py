@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from gnnhpc.kernels.dispatch import call, filled, index_of, structures
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import RowSums
 
 KERNEL = "aggregate"
 _SUMS = structures(
@@ -24,61 +24,53 @@ _SUMS = structures(
 )
 
 
-def sum_forward(
+def sum_rows(
     x: Tensor,
-    block: Block,
-    weights: NeighbourWeights,
+    sums: RowSums,
     add: Tensor | None = None,
     bias: Tensor | None = None,
     out: Tensor | None = None,
     ids: Tensor | None = None,
 ) -> Tensor:
-    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D].
+    """Each row's weighted sum of x [rows at other ends, D], plus add [rows, D] and bias [D].
 
-    `x`, `add` and `out` may be columns of wider tensors. With `ids` int64 [rows_in] row j of the
-    input is row ids[j] of `x`, which may be kept in half precision.
+    `x`, `add` and `out` may be columns of wider tensors. With `ids` int64 row j of the input is row
+    ids[j] of `x`, which may be kept in half precision.
     """
     if out is None:
-        out = torch.empty(block.rows_out, x.shape[1], dtype=computed_dtype(x))
-    total = _sum(
-        *(x, out, block.rows_out, weights),
-        indptr=block.indptr,
-        from_=block.source,
+        out = torch.empty(sums.rows, x.shape[1], dtype=computed_dtype(x))
+    weights, indptr = sums.weights, sums.edges.indptr
+    (at, x_stride), (into, out_stride) = columns(x), columns(out)
+    added, add_stride = (None, 0) if add is None else columns(add)
+    total = filled(
+        _SUMS[out.dtype],
+        indptr=indptr,
+        from_=sums.others,
+        number=None if weights.edge is None else sums.number,
         ids=ids,
-        scale_in=weights.source,
-        scale_out=weights.target,
+        x=at,
+        add=added,
+        scale_in=sums.of_others,
+        scale_out=sums.of_rows,
         weight=weights.edge,
         bias=bias,
+        out=into,
+        rows=sums.rows,
+        self_rows=sums.rows_with_own,
+        width=out.shape[1],
+        x_stride=x_stride,
+        add_stride=add_stride,
+        out_stride=out_stride,
+        own=weights.own,
+        loops=weights.loops,
     )
-    if add is not None:
-        total.add, total.add_stride = columns(add)
-    index = index_of(block.indptr, block.source, block.edge)
-    call(KERNEL, "sum_rows", ctypes.byref(total), dtype=x.dtype, index=index)
+    types = {"dtype": x.dtype, "index": index_of(indptr, sums.others, sums.rows_of)}
+    if sums.number is None:
+        call(KERNEL, "sum_rows", ctypes.byref(total), **types)
+    else:
+        # Most rows of a gradient may be zeros.
+        call(KERNEL, "sum_gradient", ctypes.byref(total), len(x), **types)
     return out
-
-
-def sum_backward(
-    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
-) -> Tensor:
-    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D].
-
-    Both, and `out`, may be columns of wider tensors.
-    """
-    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
-    transpose = block.transpose
-    of_edge = {} if weights.edge is None else {"weight": weights.edge, "number": transpose.edge}
-    total = _sum(
-        *(upstream, grad, block.rows_out, weights),
-        indptr=transpose.indptr,
-        from_=transpose.target,
-        scale_in=weights.target,
-        scale_out=weights.source,
-        **of_edge,
-    )
-    index = index_of(transpose.indptr, transpose.target)
-    args = (ctypes.byref(total), len(upstream))
-    call(KERNEL, "sum_gradient", *args, dtype=upstream.dtype, index=index)
-    return grad
 
 
 def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
@@ -118,14 +110,3 @@ def columns(x: Tensor) -> tuple[ctypes.c_void_p, int]:
     torch may give any stride to a single column."""
     assert x.stride(1) == 1 or x.shape[1] == 1
     return ctypes.c_void_p(x.data_ptr()), x.stride(0)
-
-
-def _sum(
-    x: Tensor, out: Tensor, self_rows: int, weights: NeighbourWeights, /, **more: Tensor | None
-) -> Any:
-    """The C++ side's `Sum`; the caller keeps all tensors."""
-    (at, x_stride), (into, out_stride) = columns(x), columns(out)
-    sizes = {"rows": len(out), "self_rows": self_rows, "width": out.shape[1]}
-    places = {"x": at, "x_stride": x_stride, "out": into, "out_stride": out_stride}
-    factors = {"own": weights.own, "loops": weights.loops}
-    return filled(_SUMS[out.dtype], **sizes, **places, **factors, **more)

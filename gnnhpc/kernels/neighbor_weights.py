@@ -1,12 +1,14 @@
-"""How much of each neighbour enters a sum: factors of the edge, its two ends and the node."""
+"""Sums over neighbours: how much of each enters, and over which edges of a block they run."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from torch import Tensor
+
+from gnnhpc.graphs.blocks import Block, Transpose
 
 SLOPE = 0.2
 """Slope below 0 of the leaky ReLU of attention scores, PyG's default and the papers'."""
@@ -46,3 +48,43 @@ class NeighbourWeights:
     def mean(cls, degree: Tensor, rows_out: int) -> Self:
         """1 / the number of neighbours, the node itself aside: Hamilton et al. 2017."""
         return cls(target=1 / (degree[:rows_out] - 1).clamp(min=1))
+
+
+class RowSums(NamedTuple):
+    """Each row's weighted sum of x over its edges; `aggregate.cpp` has the formula.
+
+    Rows are a block's targets, or for gradients its sources. None is 1 for all.
+    """
+
+    weights: NeighbourWeights
+    edges: Block | Transpose
+    """The edges row by row."""
+    others: Tensor
+    """[edges]: the row of x at each edge's other end."""
+    rows_of: Tensor
+    """[edges], in the block's order: the row that each edge belongs to."""
+    number: Tensor | None
+    """[edges]: each edge's place in the block; None where they stand in its order."""
+    of_others: Tensor | None
+    """Factors of the other ends."""
+    of_rows: Tensor | None
+    """Factors of the rows."""
+    rows_with_own: int
+    """Rows past these have no row of x of their own."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.edges.indptr) - 1
+
+
+def by_target(block: Block, weights: NeighbourWeights) -> RowSums:
+    """The sums of x [rows_in, D] into [rows_out, D]."""
+    ends = (block, block.source, block.target, None)
+    return RowSums(weights, *ends, weights.source, weights.target, block.rows_out)
+
+
+def by_source(block: Block, weights: NeighbourWeights) -> RowSums:
+    """Their gradient: the sums of [rows_out, D] into [rows_in, D]."""
+    by = block.transpose
+    ends = (by, by.target, block.source, by.edge)
+    return RowSums(weights, *ends, weights.target, weights.source, block.rows_out)

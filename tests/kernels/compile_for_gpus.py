@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 
 from gnnhpc.kernels import triton_sampler
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
-from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights, by_source, by_target
 from gnnhpc.kernels.sample_neighbors import Layer
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention
 from gnnhpc.kernels.vig import triton_vig
@@ -52,8 +52,13 @@ def compiled(
     """In the place of a launch."""
     options = {"num_warps": constants.pop("num_warps", 4)}
     names = [name for name in program.arg_names if name not in constants]
-    kinds = [TYPES[each.dtype] if isinstance(each, Tensor) else "i32" for each in args]
-    signature = dict(zip(names, kinds, strict=True)) | dict.fromkeys(constants, "constexpr")
+    values = dict(zip(names, args, strict=True))
+    # As for Triton what is None is a constant.
+    constants |= {name: None for name, value in values.items() if value is None}
+    signature = {
+        name: TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
+        for name, value in values.items()
+    } | dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in program.arg_names}
     source = ASTSource(fn=program, signature=signature, constexprs=constants)
     made = triton.compile(source, target=TARGET, options=options)
@@ -117,8 +122,8 @@ def compile_layers(dtype: torch.dtype, index: torch.dtype) -> None:
         NeighbourWeights(own=1.5),
         NeighbourWeights(edge=torch.ones(len(block.source), dtype=dtype)),
     ):
-        triton_aggregate.sum_forward(x, block, weights, upstream, bias)
-        triton_aggregate.sum_backward(upstream, block, weights)
+        triton_aggregate.sum_rows(x, by_target(block, weights), upstream, bias)
+        triton_aggregate.sum_rows(upstream, by_source(block, weights))
     _, winner = triton_aggregate.max_forward(x, block)
     triton_aggregate.max_backward(upstream, winner, block)
     features = stored(torch.eye(200, 3, dtype=dtype))

@@ -19,7 +19,7 @@ from torch import Tensor
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import cpp_aggregate
-from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights, by_source, by_target
 from gnnhpc.kernels.torch import torch_aggregate
 from tests.tools.backends import GPU, computed_by, needs_compiler, threads
 from tests.tools.graphs import make_graph
@@ -118,15 +118,15 @@ def test_sums_and_their_gradients(kernel: Kernel, dtype: torch.dtype, width: int
     few = upstream.clone()
     few[torch.arange(block.rows_out) % 7 != 1] = 0
     for weights in kinds(block, dtype):
-        expected = torch_aggregate.sum_forward(x, block, weights)
-        assert_same(kernel.code.sum_forward(x, block, weights), expected)
+        expected = torch_aggregate.sum_rows(x, by_target(block, weights))
+        assert_same(kernel.code.sum_rows(x, by_target(block, weights)), expected)
         both = x.new_full((block.rows_out, 2 * width), math.nan)
-        kernel.code.sum_forward(x, block, weights, add, bias, out=both[:, :width])
+        kernel.code.sum_rows(x, by_target(block, weights), add, bias, out=both[:, :width])
         assert_same(both[:, :width], expected + add + bias)
         assert both[:, width:].isnan().all()
-        for given in (upstream, few):
-            expected = torch_aggregate.sum_backward(given, block, weights)
-            assert_same(kernel.code.sum_backward(given, block, weights), expected)
+        for gradient in (upstream, few):
+            expected = torch_aggregate.sum_rows(gradient, by_source(block, weights))
+            assert_same(kernel.code.sum_rows(gradient, by_source(block, weights)), expected)
 
 
 def test_a_single_column_may_have_any_stride(kernel: Kernel) -> None:
@@ -135,9 +135,8 @@ def test_a_single_column_may_have_any_stride(kernel: Kernel) -> None:
     x = whole((block.rows_in,), torch.float32, 4, block.source.device)
     column = x.as_strided((block.rows_in, 1), (1, block.rows_in))
     assert column.contiguous().stride(1) != 1
-    weights = NeighbourWeights()
-    expected = kernel.code.sum_forward(x[:, None].clone(), block, weights)
-    assert_same(kernel.code.sum_forward(column, block, weights), expected)
+    sums = by_target(block, NeighbourWeights())
+    assert_same(kernel.code.sum_rows(column, sums), kernel.code.sum_rows(x[:, None].clone(), sums))
 
 
 @pytest.mark.parametrize("bad", [0.0, math.nan, math.inf, -math.inf], ids=str)
@@ -153,8 +152,8 @@ def test_maxima_and_their_gradients_and_what_is_not_finite(
         x[int(block.source[0]), width // 2] = bad
         x[int(block.source[1]), width // 2] = bad
         for weights in (NeighbourWeights(loops=True), NeighbourWeights()):
-            expected = torch_aggregate.sum_forward(x, block, weights)
-            assert_same(kernel.code.sum_forward(x, block, weights), expected)
+            expected = torch_aggregate.sum_rows(x, by_target(block, weights))
+            assert_same(kernel.code.sum_rows(x, by_target(block, weights)), expected)
         out, winner = torch_aggregate.max_forward(x, block)
         found = kernel.code.max_forward(x, block)
         assert_same(found[0], out)

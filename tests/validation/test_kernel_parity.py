@@ -13,7 +13,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels import cpp_aggregate as aggregate
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights, by_target
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.kernel_parity import check_kernels
@@ -160,7 +160,7 @@ def test_sums_reach_rows_beyond_2_to_the_31st_number(index: torch.dtype, width: 
     ends = torch.tensor([2, 1, 2, 0], dtype=index)
     indptr = torch.tensor([0, 1, 4], dtype=index)
     block = Block(indptr, ends, torch.tensor([0, 1, 1, 1], dtype=index), ends, 3)
-    total = aggregate.sum_forward(x, block, NeighbourWeights(loops=True))
+    total = aggregate.sum_rows(x, by_target(block, NeighbourWeights(loops=True)))
     assert torch.equal(total, torch.stack((x[2], x.sum(0))))
     largest, _ = aggregate.max_forward(x, block)
     assert torch.equal(largest, torch.stack((x[2], x[2])))

@@ -18,7 +18,7 @@ from gnnhpc.graphs.node_features import SparseRows
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import RowSums
 
 # Numbers of a piece's largest tensor, edges x width: to fit in a core's cache, or to fill a GPU
 # without filling its memory.
@@ -43,49 +43,36 @@ def most_edges(x: Tensor, width: int) -> int:
     return max(1, numbers // width)
 
 
-def sum_forward(
+def sum_rows(
     x: Tensor,
-    block: Block,
-    weights: NeighbourWeights,
+    sums: RowSums,
     add: Tensor | None = None,
     bias: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
-    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
-    for rows, places in block.pieces(most_edges(x, x.shape[1])):
-        source, target = block.source[places], block.target[places]
-        of_edge = None if weights.edge is None else weights.edge[places]
-        found = _scaled(x[source], weights.source, of_edge, source, target, weights)
-        out[rows] = of_rows(found, starts(block.indptr, rows), "sum")
-    if weights.target is not None:
-        out *= weights.target[:, None]
+    """Each row's weighted sum of x [rows at other ends, D], plus add [rows, D] and bias [D]."""
+    weights, indptr = sums.weights, sums.edges.indptr
+    out = x.new_empty(sums.rows, x.shape[1]) if out is None else out
+    for rows, places in sums.edges.pieces(most_edges(x, x.shape[1])):
+        other, edge = sums.others[places], places if sums.number is None else sums.number[places]
+        found = x[other]
+        if sums.of_others is not None:
+            found = found * sums.of_others[other][:, None]
+        if weights.edge is not None:
+            found = found * weights.edge[edge][:, None]
+        if not weights.loops:
+            # Zero for a self-loop, whatever its row holds.
+            found = found.masked_fill((other == sums.rows_of[edge])[:, None], 0.0)
+        out[rows] = of_rows(found, starts(indptr, rows), "sum")
+    if sums.of_rows is not None:
+        out *= sums.of_rows[:, None]
     if weights.own:
-        out += weights.own * x[: block.rows_out]
+        out[: sums.rows_with_own] += weights.own * x[: sums.rows_with_own]
     if add is not None:
         out += add
     if bias is not None:
         out += bias
     return out
-
-
-def sum_backward(
-    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
-) -> Tensor:
-    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
-    transpose = block.transpose
-    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
-    for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
-        target, number = transpose.target[places], transpose.edge[places]
-        of_edge = None if weights.edge is None else weights.edge[number]
-        source = block.source[number]
-        found = _scaled(upstream[target], weights.target, of_edge, target, source, weights)
-        grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
-    if weights.source is not None:
-        grad *= weights.source[:, None]
-    if weights.own:
-        grad[: block.rows_out] += weights.own * upstream
-    return grad
 
 
 def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
@@ -135,23 +122,6 @@ def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
     by_column = rows.by_column
     values = rows.values[by_column.place]
     return _sums_of_stored(by_column.indptr, by_column.row, values, upstream.contiguous())
-
-
-def _scaled(
-    x: Tensor,
-    scale: Tensor | None,
-    of_edge: Tensor | None,
-    given: Tensor,
-    to: Tensor,
-    weights: NeighbourWeights,
-) -> Tensor:
-    """Rows of edges [edges, D] times the factors of the edge and of the end that they are of; zero
-    for a self-loop that is left out, whatever its row holds."""
-    if scale is not None:
-        x = x * scale[given][:, None]
-    if of_edge is not None:
-        x = x * of_edge[:, None]
-    return x if weights.loops else x.masked_fill((given == to)[:, None], 0.0)
 
 
 def _sums_of_stored(indptr: Tensor, index: Tensor, values: Tensor, of: Tensor) -> Tensor:

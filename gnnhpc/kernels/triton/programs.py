@@ -58,13 +58,13 @@ def sum_stored(
     out,
     rows,
     width,
-    HAS_PLACE: tl.constexpr,
     PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ENTRIES: tl.constexpr,
 ):
     """out [PARTS, rows, width]: of each row, PARTS sums of neighbouring entries' values times the
-    rows of `of` [..., width] that `index` names; entry p's value is values[p], or values[place[p]].
+    rows of `of` [..., width] that `index` names; entry p's value is values[p], or values[place[p]]
+    where there are places.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -79,7 +79,7 @@ def sum_stored(
         entry = at + tl.arange(0, ENTRIES)
         there = entry < end
         named = tl.load(index + entry, mask=there, other=0).to(tl.int64)
-        where = tl.load(place + entry, mask=there, other=0) if HAS_PLACE else entry
+        where = entry if place is None else tl.load(place + entry, mask=there, other=0)
         value = tl.load(values + where, mask=there, other=0.0).to(out.dtype.element_ty)
         inside = there[:, None] & real[None, :]
         given = tl.load(of + named[:, None] * width + column[None, :], mask=inside, other=0.0)
@@ -109,18 +109,12 @@ def sum_rows(
     width,
     OWN: tl.constexpr,
     LOOPS: tl.constexpr,
-    HAS_EDGE: tl.constexpr,
-    HAS_NUMBER: tl.constexpr,
-    HAS_OTHER: tl.constexpr,
-    HAS_ROW: tl.constexpr,
-    HAS_ADD: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     COLUMNS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
     """Row i of `out` is the sum over i's edges of the rows of `x` at their other ends, times the
     factors of both ends and of the edge, which is of_edge[e], or of_edge[number[e]]; plus OWN times
-    its own row of `x`, its row of `add`, and `bias`.
+    its own row of `x`, its row of `add`, and `bias`. Factors, `add` and `bias` may be None.
 
     Rows of `x`, `add` and `out` lie `x_row`, `add_row` and `out_row` numbers apart. Without LOOPS
     an edge from i to itself is left out, whatever its row holds.
@@ -139,23 +133,23 @@ def sum_rows(
             there = there & (end_of != row)
         inside = there[:, None] & real[None, :]
         value = tl.load(x + end_of[:, None] * x_row + column[None, :], mask=inside, other=0.0)
-        if HAS_OTHER:
+        if of_other is not None:
             value *= tl.load(of_other + end_of, mask=there, other=0.0)[:, None]
-        if HAS_EDGE:
-            edge = (
-                tl.load(number + place, mask=there, other=0).to(tl.int64) if HAS_NUMBER else place
-            )
+        if of_edge is not None:
+            edge = place
+            if number is not None:
+                edge = tl.load(number + place, mask=there, other=0).to(tl.int64)
             value *= tl.load(of_edge + edge, mask=there, other=0.0)[:, None]
         result += tl.sum(value, 0)
-    if HAS_ROW:
+    if of_row is not None:
         result *= tl.load(of_row + row)
     if OWN != 0.0:
         # Past these nothing is a node of its own.
         columns = tl.where(row < rows_with_own, width, 0)
         result += tl.load(x + row * x_row + column, mask=column < columns, other=0.0) * OWN
-    if HAS_ADD:
+    if add is not None:
         result += tl.load(add + row * add_row + column, mask=real, other=0.0)
-    if HAS_BIAS:
+    if bias is not None:
         result += tl.load(bias + column, mask=real, other=0.0)
     tl.store(out + row * out_row + column, result, mask=real)
 

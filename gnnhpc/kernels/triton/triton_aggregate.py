@@ -18,7 +18,7 @@ from gnnhpc.kernels.triton.launch import at_once, launch, mask_arguments, power_
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
     from gnnhpc.graphs.node_features import SparseRows
-    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import RowSums
 
 _COLUMNS, _OF_MAXIMA, _OF_STORED = 256, 128, 128
 """The most numbers of a row that a program computes; maxima take one warp."""
@@ -68,9 +68,8 @@ def _product(
     launch(
         programs.sum_stored,
         (count, parts, -(-width // columns)),
-        *(indptr, index, values if place is None else place, values, of, out, count, width),
+        *(indptr, index, place, values, of, out, count, width),
         like=of,
-        HAS_PLACE=place is not None,
         PARTS=parts,
         COLUMNS=columns,
         ENTRIES=entries,
@@ -79,30 +78,37 @@ def _product(
     return out[0] if parts == 1 else out.sum(0)
 
 
-def sum_forward(
+def sum_rows(
     x: Tensor,
-    block: Block,
-    weights: NeighbourWeights,
+    sums: RowSums,
     add: Tensor | None = None,
     bias: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
-    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
-    ends = block.indptr, block.source, None
-    _sum(x, ends, weights.source, weights.target, weights, out, block.rows_out, add, bias)
+    """Each row's weighted sum of x [rows at other ends, D], plus add [rows, D] and bias [D]."""
+    out = x.new_empty(sums.rows, x.shape[1]) if out is None else out
+    assert len(out) == sums.rows
+    weights, (rows, width) = sums.weights, out.shape
+    assert all(each is None or width == 1 or each.stride(1) == 1 for each in (x, add, out))
+    factors = (sums.of_others, sums.of_rows, weights.edge, bias)
+    assert all(each is None or each.is_contiguous() for each in factors)
+    columns = min(_COLUMNS, power_of_two(width))
+    edges = at_once(columns, x.dtype)
+    launch(
+        programs.sum_rows,
+        (rows, -(-width // columns)),
+        *(x, x.stride(0), sums.edges.indptr, sums.others),
+        *(None if weights.edge is None else sums.number, weights.edge),
+        *(sums.of_others, sums.of_rows, add, 0 if add is None else add.stride(0), bias),
+        *(out, out.stride(0), sums.rows_with_own, width),
+        like=out,
+        OWN=float(weights.own),
+        LOOPS=weights.loops,
+        COLUMNS=columns,
+        EDGES=edges,
+        num_warps=warps(edges * columns, x.dtype),
+    )
     return out
-
-
-def sum_backward(
-    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
-) -> Tensor:
-    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
-    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
-    transpose = block.transpose
-    ends = transpose.indptr, transpose.target, transpose.edge
-    _sum(upstream, ends, weights.target, weights.source, weights, grad, block.rows_out)
-    return grad
 
 
 def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
@@ -139,46 +145,3 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
         num_warps=1,
     )
     return grad
-
-
-def _sum(
-    x: Tensor,
-    ends: tuple[Tensor, Tensor, Tensor | None],
-    of_other: Tensor | None,
-    of_row: Tensor | None,
-    weights: NeighbourWeights,
-    out: Tensor,
-    rows_with_own: int,
-    add: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> None:
-    rows, width = out.shape
-    assert all(each is None or width == 1 or each.stride(1) == 1 for each in (x, add, out))
-    assert len(out) == len(ends[0]) - 1
-    factors = (of_other, of_row, weights.edge, bias)
-    assert all(each is None or each.is_contiguous() for each in factors)
-    columns = min(_COLUMNS, power_of_two(width))
-    edges = at_once(columns, x.dtype)
-    # What is not there is not read; Triton wants a tensor.
-    given = [out if each is None else each for each in (of_other, of_row, add, bias)]
-    of_edge = out if weights.edge is None else weights.edge
-    indptr, other, number = ends
-    edges_of = (indptr, other, other if number is None else number, of_edge)
-    launch(
-        programs.sum_rows,
-        (rows, -(-width // columns)),
-        *(x, x.stride(0), *edges_of, given[0], given[1]),
-        *(given[2], given[2].stride(0), given[3], out, out.stride(0), rows_with_own, width),
-        like=out,
-        OWN=float(weights.own),
-        LOOPS=weights.loops,
-        HAS_EDGE=weights.edge is not None,
-        HAS_NUMBER=number is not None,
-        HAS_OTHER=of_other is not None,
-        HAS_ROW=of_row is not None,
-        HAS_ADD=add is not None,
-        HAS_BIAS=bias is not None,
-        COLUMNS=columns,
-        EDGES=edges,
-        num_warps=warps(edges * columns, x.dtype),
-    )

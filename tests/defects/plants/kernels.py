@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels import attention, cpp_aggregate
+from gnnhpc.kernels.neighbor_weights import RowSums
 from gnnhpc.kernels.vig import vig_mlp
 from tests.defects import cells
 from tests.defects.defect import around, planted
@@ -55,7 +56,7 @@ def wrong_parameter() -> None:
 @defect(
     "the last rows of large tensors left out, as by a grid too small",
     cell=cells.LARGE,
-    at=(cpp_aggregate, "sum_forward"),
+    at=(cpp_aggregate, "sum_rows"),
 )
 def last_rows(original: Any, *args: Any, **kwargs: Any) -> Tensor:
     out: Tensor = original(*args, **kwargs)
@@ -66,16 +67,17 @@ def last_rows(original: Any, *args: Any, **kwargs: Any) -> Tensor:
 @defect(
     "a row at the border of two blocks added twice",
     cell=cells.LARGE,
-    at=(cpp_aggregate, "sum_backward"),
+    at=(cpp_aggregate, "sum_rows"),
 )
-def block_border(original: Any, *args: Any, **kwargs: Any) -> Tensor:
-    grad: Tensor = original(*args, **kwargs)
-    grad[4_096:4_097] *= 2
-    return grad
+def block_border(original: Any, x: Tensor, sums: RowSums, *args: Any, **kwargs: Any) -> Tensor:
+    out: Tensor = original(x, sums, *args, **kwargs)
+    if sums.number is not None:
+        out[4_096:4_097] *= 2
+    return out
 
 
 @defect(
-    "an index that overflows in large tensors", cell=cells.LARGE, at=(cpp_aggregate, "sum_forward")
+    "an index that overflows in large tensors", cell=cells.LARGE, at=(cpp_aggregate, "sum_rows")
 )
 def index_overflow(original: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Imitated with 2^20 elements in place of 2^31: later ones are written from the start on."""
