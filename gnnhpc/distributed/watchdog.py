@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.kernels.compile import is_compiling
@@ -41,16 +41,9 @@ _SLOW_FACTOR = 30
 """These may take this many times as long as anything else."""
 
 
-class Activity(Protocol):
-    """What a rank is doing, as the step timer knows it."""
-
-    @property
-    def work(self) -> int:
-        """How many times a piece of work has begun or ended since the start."""
-
-    @property
-    def doing(self) -> str:
-        """The present piece of work, in words."""
+Activity = Callable[[], tuple[int, str]]
+"""How many times a piece of work of this rank has begun or ended since the start, and the present
+one in words."""
 
 
 def hang_seconds() -> float:
@@ -124,13 +117,13 @@ class Watchdog:
             self._on_hang(*hang)
 
     def _heartbeat(self) -> dict[str, Any]:
-        cpu_s, doing = time.process_time(), self._activity.doing
+        cpu_s, (work, doing) = time.process_time(), self._activity()
         self._busy += cpu_s - self._cpu_s > _BUSY_CPU_S
         self._cpu_s = cpu_s
         self._beat += 1
         return {
             "beat": self._beat,
-            "work": self._activity.work + self._busy,
+            "work": work + self._busy,
             "doing": doing,
             "slow": doing.startswith(_SLOW) or is_compiling() or compiled.is_compiling(),
         }

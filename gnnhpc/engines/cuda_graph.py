@@ -11,6 +11,7 @@ their memory, as they are replayed in the order in which they were captured, the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -222,12 +223,11 @@ def _take(captured: Batch, batch: Batch) -> bool:
     """Copy a mini-batch to where a graph reads it; false for one that does not fit."""
     pairs = list(zip(captured.microbatches, batch.microbatches, strict=False))
     counts = [(b.valid_targets, len(b.microbatches)) for b in (captured, batch)]
-    if counts[0] != counts[1] or not all(_fits(here, there) for here, there in pairs):
+    if counts[0] != counts[1] or not all(_fits(*pair) for pair in pairs):
         return False
-    for here, there in pairs:
-        for into, of in _tensors(here, there):
-            if into is not of:
-                into.copy_(of, non_blocking=True)
+    for into, of in itertools.chain.from_iterable(_tensors(*pair) for pair in pairs):
+        if into is not of:
+            into.copy_(of, non_blocking=True)
     return True
 
 

@@ -7,9 +7,9 @@ replicas, so micro-batches and replicas of any size add up to the sequential gra
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,12 +43,9 @@ class VirtualStagePlan:
     """Whether any virtual stage before has parameters, and so needs gradients."""
 
 
-class Loss(Protocol):
-    """The loss of a step, summed over its micro-batches and averaged over replicas."""
-
-    def __call__(self, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
-        """One micro-batch's part, a number; `valid_targets` counts the batch's valid targets over
-        all replicas."""
+Loss = Callable[[Tensor, MicroBatch, int], Tensor]
+"""A micro-batch's part of a step's loss, of its output; the number counts the batch's valid targets
+over all replicas."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
+from gnnhpc.engines.engine import StagePlan, parameters_of
 from gnnhpc.engines.stage import Stage
 
 
@@ -85,11 +86,6 @@ class FlatGradients:
         norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in self.flats]
         return math.hypot(*norms) if norms else None
 
-    def scale(self, factor: float) -> None:
-        """Multiply all gradients by a factor."""
-        for flat in self.flats:
-            flat.mul_(factor)
-
 
 @dataclass(frozen=True)
 class Bucket:
@@ -118,28 +114,23 @@ class BucketedGradients(FlatGradients):
         """The virtual stage whose last gradients are being computed."""
         self._begun: dict[int, Callable[[], None]] = {}
         """Number of a bucket that is being reduced -> the function that waits for it."""
-        for each in plan.virtual_stages:
-            self._add(each, mib, last_microbatches[each.place])
+        for part in plan.virtual_stages:
+            layers = _by_layer(part.stage)
+            sizes = [sum(p.numel() * p.element_size() for p in each) for each in layers]
+            hooks: dict[int, Callable[[], None]] = {}
+            for bucket in gradient_buckets(sizes, mib * 2**20):
+                flat = flatten([p for layer in bucket for p in layers[layer]])
+                self.buckets.append(Bucket(part.place, bucket.start, flat))
+                before = bucket.start - 1
+                hooks[before] = partial(self._gradient_arrived, part.place, before)
+            part.stage.on_gradient = hooks
+            part.stage.hooked_microbatch = last_microbatches[part.place]
         self.flats = [bucket.flat for bucket in self.buckets]
 
-    def _add(self, plan: VirtualStagePlan, mib: float, last_microbatch: int) -> None:
-        stage, place = plan.stage, plan.place
-        layers = _by_layer(stage)
-        hooks: dict[int, Callable[[], None]] = {}
-        sizes = [sum(p.numel() * p.element_size() for p in each) for each in layers]
-        for bucket in gradient_buckets(sizes, mib * 2**20):
-            flat = flatten([p for layer in bucket for p in layers[layer]])
-            self.buckets.append(Bucket(place, bucket.start, flat))
-            before = bucket.start - 1
-            hooks[before] = self._reduce_when(place, before)
-        stage.on_gradient, stage.hooked_microbatch = hooks, last_microbatch
-
-    def _reduce_when(self, place: int, layer: int) -> Callable[[], None]:
-        def arrived() -> None:
-            if self._ending == place:
-                self._reduce_after(place, layer)
-
-        return arrived
+    def _gradient_arrived(self, place: int, layer: int) -> None:
+        """The gradient of a layer's output is there, in the micro-batch whose hooks are called."""
+        if self._ending == place:
+            self._reduce_after(place, layer)
 
     @contextlib.contextmanager
     def last_of(self, place: int) -> Iterator[None]:
@@ -183,7 +174,8 @@ def clip_gradients(gradients: FlatGradients, mesh: Mesh, clip_norm: float) -> No
         dist.all_reduce(squares, group=mesh.forward)
         norm = math.sqrt(float(squares))
     if norm > clip_norm:
-        gradients.scale(clip_norm / norm)
+        for flat in gradients.flats:
+            flat.mul_(clip_norm / norm)
 
 
 def gradient_buckets(sizes: Sequence[int], least: float) -> list[range]:

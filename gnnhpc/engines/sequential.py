@@ -46,15 +46,14 @@ class SequentialEngine:
         """A step by `compute`, or by a replay of what it did, as one action."""
         if self.graphs is None:
             return compute(batch)
-        given = self.graphs.begin(phase, batch)
+        batch = self.graphs.begin(phase, batch)
 
         def work(held: Held) -> tuple[Tensor, ...]:
-            output = compute(given)
+            output = compute(batch)
             return (*output.outputs, *output.losses)
 
-        inputs = first_input(given.microbatches[0])
+        inputs, count = first_input(batch.microbatches[0]), len(batch.microbatches)
         _, results = self.graphs.run(Action("forward", 0), Held(inputs), work)
-        count = len(given.microbatches)
         return StepOutput(results[:count], results[count:])
 
     def _forward_backward(self, batch: Batch) -> StepOutput:

@@ -156,19 +156,13 @@ class StepTimer:
             self._doing = before
             self._beats += 1
 
-    @property
-    def doing(self) -> str:
-        """What this rank does now, in words, for the watchdog."""
-        last = self._spans[-1] if self._spans else None
+    def activity(self) -> tuple[int, str]:
+        """A count that grows while this rank works, and what it does now, for the watchdog."""
+        work, last = self._beats + len(self._spans), self._spans[-1] if self._spans else None
         if last is None or last.end is not None:
-            return self._doing
+            return work, self._doing
         of = "" if last.microbatch is None else f" of micro-batch {last.microbatch}"
-        return last.name + of
-
-    @property
-    def work(self) -> int:
-        """A count that grows while this rank works, for the watchdog."""
-        return self._beats + len(self._spans)
+        return work, last.name + of
 
     def synchronize(self) -> None:
         """Wait until the device has done all that it was given."""
@@ -189,7 +183,7 @@ class StepTimer:
             for s in self._spans
             if s.end is not None
         ]
-        ready_s = None if self._ready is None else self.seconds(self._ready)
+        ready_s = None if self._ready is None else seconds(self._ready)
         return StepTimes(wall_s, spans, self._recompute_s, ready_s)
 
     def now(self) -> Timestamp:

@@ -36,9 +36,9 @@ Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 def transfers_of(plan: StagePlan, *, training: bool) -> list[StageTransfers]:
     """One entry a virtual stage, in order."""
     links = [StageTransfers(plan, part, training=training) for part in plan.virtual_stages]
-    for here, there in itertools.pairwise(links):
-        if there.part.number == here.part.number + 1:
-            here.hand_over_to(there)
+    for one, following in itertools.pairwise(links):
+        if following.part.number == one.part.number + 1:
+            one.hand_over_to(following)
     # Both ends of all exist before any is waited for.
     for each in links:
         each.open()
@@ -76,11 +76,11 @@ class StageTransfers:
         self.limited = [r for r in receivers if isinstance(r, Receiver) and r.needs is not None]
         """The receivers that are to be notified of the stage's actions."""
 
-    def hand_over_to(self, there: StageTransfers) -> None:
-        """Part of the same stage, and next to this one in the model."""
-        self.activations_out = there.activations_in = Handover()
-        if self.training and there.part.upstream_trains:
-            self.gradients_in = there.gradients_out = Handover()
+    def hand_over_to(self, following: StageTransfers) -> None:
+        """Connect with the next virtual stage of the model, which is on this rank too."""
+        self.activations_out = following.activations_in = Handover()
+        if self.training and following.part.upstream_trains:
+            self.gradients_in = following.gradients_out = Handover()
 
     def _receiver(
         self, direction: Direction, step: int, shape: tuple[int, ...], buffers: int
@@ -109,7 +109,7 @@ class StageTransfers:
         self, shared: type[Shared], direction: Direction, step: int, shape: tuple[int, ...]
     ) -> Shared | GroupChannel | None:
         """One end towards the virtual stage before (-1) or after (1) this one, of kind `shared`
-        where both ranks can share memory; None where that virtual stage is here."""
+        where both ranks can share memory; None where that virtual stage is on this rank."""
         plan, mesh, number = self.plan, self.plan.mesh, self.part.number
         stages = mesh.layout.stages
         stage, _ = place_of_virtual_stage(plan.experiment.schedule, number + step, stages)

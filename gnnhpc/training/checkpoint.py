@@ -158,11 +158,11 @@ def _generator_states(mesh: Mesh) -> dict[str, Tensor]:
 
 
 def _restore_generators(mesh: Mesh, states: Mapping[str, Tensor]) -> None:
-    here = {name.rpartition("/")[2]: state for name, state in states.items()}
-    torch.set_rng_state(here["torch"])
-    python, numpy = pickle.loads(bytes(here["python and numpy"].tolist()))
+    states = {name.rpartition("/")[2]: state for name, state in states.items()}
+    torch.set_rng_state(states["torch"])
+    python, numpy = pickle.loads(bytes(states["python and numpy"].tolist()))
     random.setstate(python)
     np.random.set_state(numpy)
     for number, device in enumerate(mesh.devices):
         if device.type == "cuda":
-            torch.cuda.set_rng_state(here[f"device {number}"], device)
+            torch.cuda.set_rng_state(states[f"device {number}"], device)

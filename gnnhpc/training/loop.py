@@ -53,8 +53,6 @@ class TrainingLoop:
     a checkpoint; listeners are called outside of timed steps.
     """
 
-    experiment: Experiment
-    mesh: Mesh
     parts: TrainingParts
     listeners: Sequence[Listener] = ()
     stop_requested: Callable[[], bool] = lambda: False
@@ -65,6 +63,14 @@ class TrainingLoop:
     test_steps_done: int = 0
     _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.parts.plan.experiment
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.parts.plan.mesh
 
     def run(self, start: int = 0) -> None:
         """Train from step `start` to the end, evaluating on the way as the experiment says.
@@ -148,7 +154,7 @@ class TrainingLoop:
         stop, task = self.stop_requested(), self.parts.task
         metrics = gather_metrics(self.mesh, task, phase, batch, output, times, stop)
         record = step_record(
-            *(self.experiment, self.mesh, self.parts.stage, batch, times, profile, metrics),
+            *(self.parts.plan, batch, times, profile, metrics),
             phase=phase,
             step=step,
             warmup=step - self._first_step[phase] < self.experiment.warmup_steps,

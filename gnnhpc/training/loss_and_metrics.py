@@ -110,12 +110,13 @@ class LinkPrediction:
         return ("loss", *(f"{split}_{kind}" for split in SCORED for kind in kinds))
 
     def metric_sums(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> MetricSums:
-        given = [(o, m.targets) for o, m in zip(outputs, batch.microbatches, strict=True)]
+        scored = [(o, m.targets) for o, m in zip(outputs, batch.microbatches, strict=True)]
         if phase == "train":
-            loss = sum(float(self.summed_loss(output, targets, phase)) for output, targets in given)
-            return {"loss": (loss, sum(self.valid_targets(targets, phase) for _, targets in given))}
+            losses = [float(self.summed_loss(*pair, phase)) for pair in scored]
+            valid = sum(self.valid_targets(targets, phase) for _, targets in scored)
+            return {"loss": (sum(losses), valid)}
         sums = dict.fromkeys(self.metrics(phase), (0.0, 0.0))
-        for output, targets in given:
+        for output, targets in scored:
             for split in SCORED:
                 pairs = targets[split]
                 links = int(pairs[:, 2].sum())

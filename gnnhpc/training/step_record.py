@@ -10,11 +10,10 @@ import torch
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.engine import StepOutput
+from gnnhpc.engines.engine import StagePlan, StepOutput
 from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimes
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.loss_and_metrics import Task
 from gnnhpc.training.memory_and_cpu_readings import peak_device_mib, peak_rss_mib
@@ -69,9 +68,7 @@ def gather_metrics(
 
 
 def step_record(
-    experiment: Experiment,
-    mesh: Mesh,
-    stage: Stage,
+    plan: StagePlan,
     batch: Batch,
     times: StepTimes,
     profile: LayerProfile | None,
@@ -80,7 +77,8 @@ def step_record(
 ) -> StepRecord:
     """The record of a step on this rank; `fields` are its phase and number, and what else was
     measured."""
-    if experiment.compile == "off":
+    mesh, split = plan.mesh, plan.experiment.split_backward
+    if plan.experiment.compile == "off":
         fields["compilations"] = None
     return StepRecord(
         **fields,
@@ -101,8 +99,8 @@ def step_record(
         sample_s=batch.loading.sample_s if batch.loading else None,
         gather_s=batch.loading.gather_s if batch.loading else None,
         sampled_edges=batch.loading.edges if batch.loading else None,
-        virtual_stage_s=_virtual_stage_seconds(stage, times, split=experiment.split_backward),
-        weights_s=times.total("weights") if experiment.split_backward else None,
+        virtual_stage_s=_virtual_stage_seconds(plan.stage, times, split=split),
+        weights_s=times.total("weights") if split else None,
         profiled=profile is not None,
     )
 

@@ -107,7 +107,7 @@ def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> Captu
     """What this rank computes. Raises CheckError on all ranks for a loss that is not finite."""
     captures = CapturesSteps(part.experiment, separate, mesh)
     try:
-        TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
+        TrainingLoop(separate, [captures]).run(part.first)
     except NotFiniteError as error:
         raise CheckError(f"a step in float64 cannot be compared: {error}") from None
     return captures.found

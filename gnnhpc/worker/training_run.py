@@ -45,7 +45,7 @@ def train_attempt(attempt: Attempt, run: RunPaths, signals: Signals) -> int:
     header = rank_header(attempt, mesh, parts)
     with (
         contextlib.closing(RecordWriter(records, header)) as writer,
-        watching(mesh, parts.timer, attempt.exit_after_hang),
+        watching(mesh, parts.timer.activity, attempt.exit_after_hang),
     ):
         experiment, root = attempt.cell.experiment, data_root(attempt.cell.data_root)
         validation = Validation(experiment, parts, mesh, root)
@@ -141,8 +141,6 @@ class TrainingRun:
                 self._save_checkpoint(loop, step)
 
         loop = TrainingLoop(
-            experiment=experiment,
-            mesh=self.mesh,
             parts=self.parts,
             listeners=[
                 RecordsSteps(self.writer, spans=experiment.spans),

@@ -179,8 +179,8 @@ def _needs(schedule: ScheduleName, slot: Slot, stages: int, count: int) -> list[
     everything = [(v, s) for v in range(count) for s in range(stages)]
     if schedule == "zbv":
         everything[stages:] = everything[: stages - 1 : -1]
-    here = everything.index((place, slot.stage))
-    neighbour = here - 1 if kind == "forward" else here + 1
+    number = everything.index((place, slot.stage))
+    neighbour = number - 1 if kind == "forward" else number + 1
     found = [] if kind == "forward" else [(slot.stage, Action("forward", m, place))]
     if 0 <= neighbour < len(everything):
         virtual_stage, stage = everything[neighbour]

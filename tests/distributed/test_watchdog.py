@@ -72,7 +72,9 @@ def watch(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> Watch:
         store: FakeStore, beats: float = 3.0, during: Callable[[], object] = lambda: None
     ) -> Hangs:
         found: Hangs = []
-        watch = Watchdog(store, 0, 1 + len(store.others), timer, lambda *hang: found.append(hang))
+        watch = Watchdog(
+            store, 0, 1 + len(store.others), timer.activity, lambda *hang: found.append(hang)
+        )
         end = time.monotonic() + beats * PATIENCE_BEATS * BEAT_S
         while time.monotonic() < end and not found:
             during()
@@ -140,7 +142,7 @@ def hang_of_real_ranks() -> Hangs:
     watchdog._EVERY_S = 0.2
     mesh = join(read_environment(), Layout(1, 3), torch.device("cpu"))
     timer, found = StepTimer(torch.device("cpu")), Hangs()
-    with watching(mesh, timer, lambda *hang: found.append(hang)):
+    with watching(mesh, timer.activity, lambda *hang: found.append(hang)):
         if mesh.rank == 1:
             with timer.span("backward", 2):
                 end = time.monotonic() + 60

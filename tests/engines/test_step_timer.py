@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import backward, first_input
 from gnnhpc.engines.step_timer import Span, StepTimer, StepTimes
 from gnnhpc.experiment.experiment import Experiment
@@ -32,7 +30,7 @@ def test_spans_follow_one_another_and_add_up_with_the_rest() -> None:
     timer.begin("wait", 1)
     timer.end()
     with timer.span("backward", 0, 1):
-        assert timer.doing == "backward of micro-batch 0"
+        assert timer.activity()[1] == "backward of micro-batch 0"
     timer.begin_allreduce()
     timer.end()
     times = timer.stop()
@@ -66,7 +64,7 @@ def operations(work: Callable[[], object]) -> Counter[str]:
     return Counter(event.name for event in profiler.events())
 
 
-def operations_of_steps(experiment: Experiment, parts: TrainingParts) -> list[Counter[str]]:
+def operations_of_steps(parts: TrainingParts) -> list[Counter[str]]:
     """What the training loop computes between the barriers of each of its training steps."""
     found = []
 
@@ -76,7 +74,7 @@ def operations_of_steps(experiment: Experiment, parts: TrainingParts) -> list[Co
             found.append(operations(lambda: output.append(TrainingLoop._train(self, batch))))
             return output[0]
 
-    Profiled(experiment, Mesh(Layout(), 0, CPU), parts).run()
+    Profiled(parts).run()
     return found
 
 
@@ -107,7 +105,7 @@ def test_a_step_is_the_step_and_nothing_else(
     monkeypatch.setattr(Tensor, "register_hook", lambda *args: hooked.append(1) or register(*args))
     experiment = experiment.model_copy(update={"train_steps": 8, "test_steps": 0})
     parts = parts_of(experiment)
-    steps = operations_of_steps(experiment, parts)
+    steps = operations_of_steps(parts)
     assert len(steps) == 8
     assert len(hooked) > 0
     hooked.clear()

@@ -48,10 +48,10 @@ def test_partitions_run_with_the_threads_that_are_set() -> None:
     seen: set[tuple[bool, int]] = set()
     # OpenMP's own number: torch's would set it where it is asked.
     threads = ctypes.CDLL(None).omp_get_max_threads
-    here = threading.get_ident()
+    main_thread = threading.get_ident()
     for part in parts.stage.virtual_stages:
         part.register_forward_pre_hook(
-            lambda *_: seen.add((threading.get_ident() == here, threads()))
+            lambda *_: seen.add((threading.get_ident() == main_thread, threads()))
         )
     before = torch.get_num_threads()
     torch.set_num_threads(3)

@@ -51,4 +51,4 @@ def test_nodes_become_graphs_once_and_graphs_have_no_neighbours(
     layers: list[LayerSpec], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        check_outline(layers, GRAPHS, "here")
+        check_outline(layers, GRAPHS, "spec")

@@ -27,7 +27,7 @@ from gnnhpc.experiment.yaml_file import parse_yaml
     ],
 )
 def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
-    assert parse_yaml(text, "here") == value
+    assert parse_yaml(text, "spec") == value
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def at(rank: int, step: int, action: Callable[[], None]) -> None:
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
-        here = int(os.environ["RANK"]) == rank and self.training
-        if here and context.step == step:
+        trains = int(os.environ["RANK"]) == rank and self.training
+        if trains and context.step == step:
             action()
         return forward(self, x, context)
 

@@ -42,8 +42,8 @@ def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
-        here = os.environ["RANK"] == str(rank) and self.training
-        if here and context.microbatch == 0 and context.step in steps:
+        is_warned = os.environ["RANK"] == str(rank) and self.training
+        if is_warned and context.microbatch == 0 and context.step in steps:
             os.kill(os.getpid(), signal.Signals[which])
         return forward(self, x, context)
 

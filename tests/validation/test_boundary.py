@@ -37,7 +37,7 @@ def checks_of_a_run(raw: dict[str, Any], damage: Break | None = None) -> dict[st
     seed_generators(experiment.seed, mesh.rank)
     validation = Validation(experiment, parts, mesh, None)
     validation.at_start(0)
-    loop = TrainingLoop(experiment, mesh, parts, listeners=validation.listeners)
+    loop = TrainingLoop(parts, listeners=validation.listeners)
     if damage is not None:
         damage(loop)
     else:

@@ -23,12 +23,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.cuda_graph import Actions
-from gnnhpc.engines.engine import (
-    StagePlan,
-    StepOutput,
-    compute_deferred,
-    first_input,
-)
+from gnnhpc.engines.engine import StagePlan, StepOutput, compute_deferred, first_input
 from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
@@ -60,8 +55,8 @@ class NumberedStage(nn.Module):
 
     def forward(self, x: Tensor, microbatch: Tensor) -> Tensor:
         """`x` [rows, ...], or the number on the first stage; `microbatch` int64 [1], on CPU."""
-        given = self.batch.microbatches[int(microbatch)]
-        output: Tensor = self.stage(first_input(given) if self.is_first else x, given.context)
+        one = self.batch.microbatches[int(microbatch)]
+        output: Tensor = self.stage(first_input(one) if self.is_first else x, one.context)
         # Torch's schedules send it as it is, and gloo nothing else.
         return output.contiguous()
 
@@ -157,8 +152,7 @@ class PipeliningEngine:
         args = (self._inputs,) if mesh.is_first else ()
         target = self._numbers if mesh.has_loss else None
         losses: list[Tensor] = []
-        given = {"target": target, "losses": losses, "microbatch": self._numbers}
-        output = self.schedule.step(*args, **given)
+        output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._numbers)
         self.gradients.average()
         plan.stage.end_minibatch()
         if not mesh.has_loss:

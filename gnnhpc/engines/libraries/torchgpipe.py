@@ -83,22 +83,22 @@ class Partition(nn.Module):
         self._to_recompute: list[tuple[int, Buffers]] = []
         """Micro-batches whose forward has been, and may be recomputed with the same buffers."""
 
-    def forward(self, given: Tensor | Pair) -> Pair | Tensor:
+    def forward(self, x: Tensor | Pair) -> Pair | Tensor:
         """The output, and but for the last partition the number of its micro-batch."""
-        activation, number = given if isinstance(given, tuple) else (None, given)
+        activation, number = x if isinstance(x, tuple) else (None, x)
         present = self.present
         microbatch, buffers = self._next_microbatch()
         context = present.context(microbatch, self.device)
         assert present.batch is not None
         inputs = present.batch.microbatches[microbatch]
-        x = first_input(inputs) if activation is None else activation
+        stage_input = first_input(inputs) if activation is None else activation
         with (
             recomputed(self.stage, buffers, present.timer)
             if is_recomputing()
             else present.forward(microbatch)
         ):
-            output: Tensor = self.stage(x, context)
-        if activation is None and output is x:
+            output: Tensor = self.stage(stage_input, context)
+        if activation is None and output is stage_input:
             # Autograd marks what it is given as the checkpointed output: not the batch's own.
             output = output.detach()
         if is_recomputing() and not output.requires_grad:
