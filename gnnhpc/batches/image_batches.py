@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -42,22 +42,6 @@ def content_checksum(images: Images, indices: Indices) -> int:
     """CRC-32 of the labels and of every eighth pixel of the images with these numbers."""
     labels = zlib.crc32(images.labels[indices].tobytes())
     return zlib.crc32(images.take(indices, _CHECKSUM_STRIDE).tobytes(), labels)
-
-
-@dataclass(frozen=True)
-class LoadedImages:
-    """One replica's mini-batch in the host's memory."""
-
-    step: int
-    epoch: int
-    indices: Indices
-    """int64 [B], sample numbers in the split."""
-    pixels: Tensor | None
-    """[B, H*W, channels] in 0..1, for the first stage; None for other stages."""
-    labels: Tensor
-    """int64 [B], for the stage of the loss."""
-    checksum: int
-    """Checksum of labels and pixels; equal on all stages."""
 
 
 class ImageBatches(Batches):
@@ -96,48 +80,50 @@ class ImageBatches(Batches):
         """A thread loads the next mini-batch while one is in use."""
         ring = Ring(_BUFFERS, pinned=self.plan.mesh.device.type == "cuda")
 
-        def load(step: int) -> LoadedImages:
-            return self.load(phase, step, ring.lend())
+        def load(step: int) -> Batch:
+            return self._load(phase, step, ring.lend())
 
         with prefetched(load, range(start, stop), 1) as all_loaded:
-            yield (self._batch(phase, loaded) for loaded in all_loaded)
+            yield map(self._moved, all_loaded)
 
-    def load(self, phase: Phase, step: int, memory: Memory) -> LoadedImages:
+    def _load(self, phase: Phase, step: int, memory: Memory) -> Batch:
         """Load one mini-batch by numpy alone: torch's threads belong to the training."""
-        mesh, images, seed = self.plan.mesh, self.images[phase], self.plan.experiment.seed
-        shares = (self.samples, mesh.layout.replicas, mesh.replica, seed)
+        mesh, images, experiment = self.plan.mesh, self.images[phase], self.plan.experiment
+        replicas = mesh.layout.replicas
+        shares = (self.samples, replicas, mesh.replica, experiment.seed)
         epoch, indices = epoch_indices(len(images), *shares, step)
-        pixels = None
+        parts: Sequence[Tensor | None] = [None] * experiment.microbatches
         if mesh.is_first:
             channels, height, width = images.image_shape
             shape = (self.samples, height * width, channels)
-            count = self.samples * height * width * channels
-            pixels = memory.empty(count, self.plan.dtype).view(shape)
+            pixels = memory.empty(math.prod(shape), self.plan.dtype).view(shape)
             images.batch_into(indices, pixels.numpy())
+            parts = pixels.split(self.rows)
         labels = memory.empty(self.samples, torch.int64)
         labels.numpy()[:] = images.labels[indices]
-        checksum = content_checksum(images, indices)
-        return LoadedImages(step, epoch, indices, pixels, labels, checksum)
-
-    def _batch(self, phase: Phase, loaded: LoadedImages) -> Batch:
-        mesh, count = self.plan.mesh, self.plan.experiment.microbatches
-        inputs = [None] * count if loaded.pixels is None else self._split(loaded.pixels)
-        targets = self._split(loaded.labels) if mesh.has_loss else None
         return Batch(
             microbatches=tuple(
-                MicroBatch(
-                    inputs[m],
-                    {} if targets is None else {phase: targets[m]},
-                    self.plan.context(m, loaded.step),
-                )
-                for m in range(count)
+                MicroBatch(x, {phase: y} if mesh.has_loss else {}, self.plan.context(m, step))
+                for m, (x, y) in enumerate(zip(parts, labels.split(self.rows), strict=True))
             ),
-            valid_targets=self.samples * mesh.layout.replicas,
+            valid_targets=self.samples * replicas,
             samples=self.samples,
-            epoch=loaded.epoch,
-            sample_ids=loaded.indices,
-            checksum=loaded.checksum,
+            epoch=epoch,
+            sample_ids=indices,
+            checksum=content_checksum(images, indices),
         )
 
-    def _split(self, rows: Tensor) -> list[Any]:
-        return list(moved(rows, self.plan.mesh.device).split(self.rows))
+    def _moved(self, batch: Batch) -> Batch:
+        """The mini-batch on the device, whose current stream copies it."""
+        device = self.plan.mesh.device
+        if device.type == "cpu":
+            return batch
+        microbatches = tuple(
+            replace(
+                each,
+                inputs=moved(each.inputs, device) if isinstance(each.inputs, Tensor) else None,
+                targets={name: moved(labels, device) for name, labels in each.targets.items()},
+            )
+            for each in batch.microbatches
+        )
+        return replace(batch, microbatches=microbatches)

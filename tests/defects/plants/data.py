@@ -62,18 +62,25 @@ parity = functools.partial(
 order = functools.partial(of_batches, mechanism="data-digests", words="the samples are not those")
 
 
-@parity("labels rolled in the loader", cell=cells.VIG, at=(ImageBatches, "load"))
+@parity("labels rolled in the loader", cell=cells.VIG, at=(ImageBatches, "_load"))
 def rolled(original: Any, *args: Any) -> Any:
     loaded = original(*args)
-    loaded.labels.numpy()[:] = np.roll(loaded.labels.numpy(), 1)
+    for labels in (x for each in loaded.microbatches for x in each.targets.values()):
+        labels.numpy()[:] = np.roll(labels.numpy(), 1)
     return loaded
 
 
-@parity("labels of the next mini-batch", cell=cells.VIG, at=(ImageBatches, "load"))
+@parity("labels of the next mini-batch", cell=cells.VIG, at=(ImageBatches, "_load"))
 def next_labels(original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any) -> Any:
-    loaded = original(batches, phase, step, memory)
-    loaded.labels.numpy()[:] = original(batches, phase, step + 1, FRESH).labels.numpy()
-    return loaded
+    loaded, later = (
+        original(batches, phase, step, memory),
+        original(batches, phase, step + 1, FRESH),
+    )
+    microbatches = tuple(
+        dataclasses.replace(each, targets=other.targets)
+        for each, other in zip(loaded.microbatches, later.microbatches, strict=True)
+    )
+    return dataclasses.replace(loaded, microbatches=microbatches)
 
 
 @order("every epoch in the order of the first", cell=cells.VIG, words="epoch")

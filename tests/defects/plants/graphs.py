@@ -28,8 +28,8 @@ def kept(block: Block, keep: torch.Tensor) -> Block:
 
 
 @defect("a halo one hop short", cell=cells.GAT, at=(halo_chunks, "_zones"))
-def one_hop_short(original: Any, edges: Any, own: Any, hops: int) -> Any:
-    zones = original(edges, own, hops)
+def one_hop_short(original: Any, *args: Any) -> Any:
+    zones = original(*args)
     return [*zones[:-1], zones[-1][:0]]
 
 
@@ -42,9 +42,9 @@ def first_layer_edges() -> None:
         if next(blocks) % 2:
             return block
         number = torch.arange(len(block.edge))
-        return kept(block, (number % 7 != 0) | (block.edge >= edges.loops))
+        return kept(block, (number % 7 != 0) | (block.edge >= len(edges.source)))
 
-    around(halo_chunks, "_block", fewer)
+    around(halo_chunks, "cut_block", fewer)
 
 
 @defect(
