@@ -5,7 +5,6 @@ $GNNHPC_PLANT says which: KIND:RANK:STEP, RANK * for all of them, KIND one of
   raise   the rank raises ValueError after that training step
   hog     the rank takes 2 GiB at that step, for three seconds
   slow    every step from that one on takes half a second longer, until a requeue
-  slower  the same, after a requeue too
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def fail(kind: str, late: int) -> None:
     if kind == "deaf" and late == 0:
         for number in HANDLED:
             signal.signal(number, signal.SIG_IGN)
-    if kind in ("slower", "deaf") or (kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ):
+    if kind == "deaf" or (kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ):
         time.sleep(0.5)
     if kind == "raise" and late == 0:
         raise ValueError("planted in a test")

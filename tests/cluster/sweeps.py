@@ -135,6 +135,7 @@ SWEEPS = {
     "frozen": Sweep(
         [ENDLESS], site={"setup": ["export GNNHPC_HANG_S=4"]}, disturb=send(signal.SIGSTOP)
     ),
+    "set-up": Sweep([PIPELINE], site={"setup": ["export A=1", "echo no disk; false"]}),
     "hog": Sweep([PIPELINE], site=planted("hog", 1, 1) | {"mem": "1500M"}),
     QUOTED: Sweep(
         [

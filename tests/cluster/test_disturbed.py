@@ -82,6 +82,12 @@ def test_a_frozen_rank_is_named(sweeps: Sweeps) -> None:
     assert result.failure.rank == 1, result.failure
 
 
+def test_a_set_up_line_that_fails_is_the_cause(sweeps: Sweeps) -> None:
+    kind, detail = state(sweeps.ended("set-up"))
+    words = "set-up line 'echo no disk; false' failed with status 1: no disk"
+    assert (kind, detail.strip()) == ("failed", words)
+
+
 def test_a_rank_over_its_memory_is_the_cause(sweeps: Sweeps) -> None:
     run = sweeps.ended("hog")
     kind, detail = state(run)

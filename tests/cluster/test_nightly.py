@@ -14,32 +14,13 @@ from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import read_lines
 from jobs.slurm.paired_blocks import read_blocks
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, planted
-from tests.cluster.sweeps import EARLY, LONG
+from tests.cluster.sweeps import LONG
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 SOAK_S = 60.0 * float(os.environ.get("GNNHPC_SOAK_MIN", "5"))
 BETWEEN_S = (2.0, 8.0)
 """Seconds between two random faults."""
-
-
-def test_a_cell_is_requeued_as_often_as_the_site_allows(user: User) -> None:
-    site = planted("slower", 0, 20) | {"signal": 120, "max_requeues": 1}
-    run = user.submit([LONG | {"train_steps": 100_000}], name="often", site=site)
-    cell = run.cells[0]
-    job = run.task(cell)
-    for number in (1, 2):
-        run.wait_for_step(cell, EARLY, number)
-        run.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=2")
-        if number == 1:
-            run.wait_for_requeue(job)
-            run.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
-            run.start_requeued(job)
-    run.wait_until_idle()
-    state = run.status()[cell.id]
-    assert state["state"] == "interrupted"
-    assert "max_requeues is 1" in state["detail"]
-    assert run.attempts() == [2]
 
 
 def test_a_block_that_is_requeued_continues_where_it_was(user: User) -> None:

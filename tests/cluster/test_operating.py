@@ -78,7 +78,11 @@ def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     site = CLOSED | {"qos": "few"}
     file = user.home / "spec.yaml"
     file.write_text(json.dumps({"name": "portions", "grids": [SEQ | {"repeats": 5}]}))
-    done = user.jobs("submit", file, "--runs", user.runs, *user.site(site))
+    submit = ("submit", file, "--runs", user.runs)
+    refused = user.jobs(*submit, *user.site({"partition": "nosuch"}), check=False)
+    assert (refused.returncode, "Invalid partition name" in refused.stderr) == (2, True)
+    assert not (user.runs / "portions").exists()
+    done = user.jobs(*submit, *user.site(site))
     assert f"{config.FEW_JOBS} of 5 tasks are submitted" in done.stdout
     run = Run(user, RunPaths(user.runs / "portions"))
     assert Counter(run.states().values()) == {"pending": config.FEW_JOBS, "missing": 2}

@@ -12,8 +12,7 @@ from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
 from jobs.run import logs
 from jobs.run.clean import clean, find_removable
-from tests.jobs.conftest import MadeRun
-from tests.jobs.fake_slurm import FakeSlurm, account
+from tests.jobs.conftest import FakeSlurm, MadeRun
 
 
 def test_what_a_run_cost(
@@ -26,19 +25,19 @@ def test_what_a_run_cost(
     run.finish(run.cell(), job="101_0")
     run.begin(run.cell(index=1), 3, "101_1")
     assert cost() == "cost: unknown, since sacct says nothing of these jobs"
-    requeued = account("101_0", "NODE_FAIL", seconds=1800), account("101_0", seconds=1800)
-    running = account("101_1", "RUNNING", seconds=3600)
-    others = account("102_0", array="other"), account("102_1", "CANCELLED by 0", seconds=0)
-    slurm.set_accounts(*requeued, running, *others)
+    for state in ("NODE_FAIL", "COMPLETED"):
+        slurm.account("101_0", state, seconds=1800)
+    slurm.account("101_1", "RUNNING", seconds=3600)
+    slurm.account("102_1", "CANCELLED", seconds=0)
     assert cost() == "cost: 4 core-hours of 3 tasks, 1 of them running"
 
 
 def test_clean_removes_the_checkpoints_of_done_cells(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.fail("squeue")
+    slurm.silent = True
     with pytest.raises(InputError, match=r"found 4 cells that run, wait or may; allowed: a run wh"):
         find_removable(run.root)
-    slurm.work("squeue")
-    slurm.set_queue()
+    slurm.silent = False
+    slurm.queue.clear()
     attempts = [
         run.finish(run.cell(), audit=[Check("edges", "invalid", "")]),
         run.finish(run.cell()),
@@ -86,7 +85,7 @@ def test_follow_shows_the_end_of_the_logs_of_a_cell_that_is_done(
     run: MadeRun, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "READ_S", 0.0)
-    slurm.set_queue()
+    slurm.queue.clear()
     cell, shown = run.cell(), list[str]()
     run.finish(cell, job="101_0").log(0).write_text("".join(f"step {n}\n" for n in range(20)))
     assert logs.follow(run.paths, cell, None, shown.append).state == "done"

@@ -12,26 +12,23 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from jobs.cli import main
 from jobs.cli.terminal_tables import print_submitted
 from jobs.run.submission_records import read_submissions
-from jobs.slurm.sbatch import MaybeSubmittedError
+from jobs.slurm.partitions import parse_sinfo
 from jobs.slurm.site_settings import Site
-from jobs.submit.rerun import Selection, rerun
+from jobs.slurm.user_sbatch_options import sbatch_environment
 from jobs.submit.submit import Submitted, submit
-from tests.jobs.conftest import GRID, MadeRun, small_plan
-from tests.jobs.fake_slurm import FakeSlurm
+from tests.jobs.conftest import GRID, FakeSlurm, MadeRun, small_plan
 
 Submit = Callable[..., Submitted]
 Capture = pytest.CaptureFixture[str]
-LOST = "Batch job submission failed: Socket timed out on send/recv operation"
-FULL = "fail:Batch job submission failed: Job violates policy (job submit limit)"
-REFUSED = "Batch job submission failed: Invalid partition name specified"
+REFUSED = InputError("sbatch gat-seq", None, "Invalid partition name specified", "what there is")
 
 
 def test_each_model_and_layout_is_an_array_and_paired_cells_share_a_job(
     submit_small: Submit, slurm: FakeSlurm, capsys: Capture
 ) -> None:
     done = submit_small()
-    jobs = [(job[0], job[3]) for job in slurm.queue]
-    assert jobs == [("101_[0-1]", "gat-seq@run"), ("102_[0-1]", "gat-pp2@run")]
+    jobs = [(job.job_id, job.task_ids, job.name) for job in slurm.queue]
+    assert jobs == [("101", "0-1", "gat-seq@run"), ("102", "0-1", "gat-pp2@run")]
     records = read_submissions(MadeRun(done.run).paths)
     found = [(one.array, one.indices, one.job_id) for one in records]
     assert found == [("gat-seq", "0-1", "101"), ("gat-pp2", "0-1", "102")]
@@ -40,7 +37,7 @@ def test_each_model_and_layout_is_an_array_and_paired_cells_share_a_job(
     assert "advice: layouts run in jobs of their own" in out
     assert "site key: exclusive: true\n" in out
     done = submit_small("two", site=Site(exclusive=True), paired=True)
-    assert [(job[0], job[3]) for job in slurm.queue[2:]] == [("103_[0-1]", "gat-paired@two")]
+    assert [(job.task_ids, job.name) for job in slurm.queue[2:]] == [("0-1", "gat-paired@two")]
     table = (done.run / "arrays" / "gat-paired.cells").read_text().splitlines()
     assert table[0].split("\t") == ["block", "array", "index", "ranks", "cell"]
     assert len(table) == 5
@@ -61,62 +58,17 @@ def test_arrays_wait_for_runs_jobs_and_under_max_parallel_for_one_another(
     assert "--dependency=afterany:101:102:17" in slurm.calls[-1]
 
 
-def test_what_slurm_refuses_leaves_nothing(
+def test_a_first_array_that_is_refused_leaves_nothing_and_a_later_one_a_rerun(
     submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
-    slurm.next_calls(f"fail:{REFUSED}")
-    with pytest.raises(InputError, match=r"sbatch gat-seq: found .*Invalid partition name"):
+    slurm.refusals = [REFUSED, None, REFUSED]
+    with pytest.raises(InputError, match=r"sbatch gat-seq: found Invalid partition name"):
         submit_small()
-    slurm.next_calls(FULL, FULL)
-    with pytest.raises(InputError, match=r"job submit limit.*allowed: fewer jobs at once"):
-        submit_small()
-    assert slurm.queue == []
     assert not any((tmp_path / "runs").iterdir())
-
-
-def test_a_later_array_that_is_refused_leaves_a_rerun(
-    submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    slurm.next_calls("none:", f"fail:{REFUSED}")
     with pytest.raises(GnnhpcError, match=r"submitted before that: gat-seq as 101; .*--missing"):
         submit_small()
     states = MadeRun(tmp_path / "runs" / "run").states()
-    assert (states["gat-seq:0"], states["gat-pp2:0"]) == ("pending", "missing")
-
-
-def test_a_lost_answer_is_found_by_its_token_or_keeps_the_folder(
-    submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    slurm.next_calls(f"lose:{LOST}")
-    assert [job for _, job in submit_small().arrays] == ["101", "102"]
-    assert len(slurm.calls) == len(slurm.queue) == 2
-    slurm.next_calls(f"lose:{LOST}")
-    slurm.fail("squeue")
-    with pytest.raises(MaybeSubmittedError, match="Slurm does not say whether it is submitted"):
-        submit_small("two")
-    run = MadeRun(tmp_path / "runs" / "two")
-    assert set(run.states().values()) == {"unknown"}
-    slurm.work("squeue")
-    assert run.states()["gat-seq:0"] == "pending"
-
-
-@pytest.mark.parametrize(
-    ("answers", "jobs"),
-    [(["none:", FULL, "none:", FULL], ["0-1", "0"]), ([FULL, "none:", FULL], ["0"])],
-)
-def test_under_a_limit_of_jobs_a_sweep_goes_in_portions(
-    submit_small: Submit, slurm: FakeSlurm, capsys: Capture, answers: list[str], jobs: list[str]
-) -> None:
-    slurm.next_calls(*answers)
-    done = submit_small()
-    assert [job[0].partition("_")[2].strip("[]") for job in slurm.queue] == jobs
-    print_submitted(done)
-    out = capsys.readouterr().out
-    taken = {"0-1": 2, "0": 1}
-    assert f"{sum(taken[tasks] for tasks in jobs)} of 4 tasks are submitted" in out
-    assert f"rerun {done.run} --missing" in out
-    rerun(done.run, Selection(missing=True))
-    assert set(MadeRun(done.run).states().values()) == {"pending"}
+    assert sorted(states) == ["missing", "missing", "pending", "pending"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +82,7 @@ def test_under_a_limit_of_jobs_a_sweep_goes_in_portions(
 def test_a_time_limit_that_the_partition_would_leave_waiting_is_refused(
     submit_small: Submit, slurm: FakeSlurm, site: Site, paired: bool, words: str
 ) -> None:
-    slurm.offer("main*|up|1:00:00|4|2|4000|(null)|(null)")
+    slurm.partitions = parse_sinfo("main*|up|1:00:00|4|2|4000|(null)|(null)")
     with pytest.raises(InputError) as caught:
         submit_small(site=site, paired=paired)
     assert words in str(caught.value)
@@ -161,11 +113,9 @@ def test_without_slurm_nothing_is_submitted(
     assert not any((tmp_path / "runs").iterdir())
 
 
-def test_variables_that_would_change_the_run_are_refused(
-    submit_small: Submit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_would_change_the_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_TIMELIMIT", "7")
-    submit_small()
+    assert "SBATCH_TIMELIMIT" not in sbatch_environment(["time"])
     monkeypatch.setenv("SBATCH_CONSTRAINT", "fast")
     with pytest.raises(InputError, match=r"\$SBATCH_CONSTRAINT would change the run"):
-        submit_small("two")
+        sbatch_environment(["time"])
