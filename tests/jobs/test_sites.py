@@ -32,7 +32,7 @@ def test_the_nearest_site_file_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {
         "systems": Path("system/gnnhpc/site.yaml"),
         "users": Path("home/gnnhpc/site.yaml"),
-        "here": Path("site.yaml"),
+        "folder": Path("site.yaml"),
     }
     places |= {"variable": Path("variable.yaml"), "named": Path("named.yaml")}
     for name, path in places.items():

@@ -24,8 +24,8 @@ from gnnhpc.models.vig.reference import grid_edges
 
 
 def waiting(folder: Path, name: str, seconds: float, per: float = 1.0) -> Contestant:
-    given = {"folder": str(folder), "name": name, "seconds": seconds}
-    return Contestant("tests.tools.contestants:waiting", given, per)
+    arguments = {"folder": str(folder), "name": name, "seconds": seconds}
+    return Contestant("tests.tools.contestants:waiting", arguments, per)
 
 
 def broken(at_turn: int) -> Contestant:

@@ -271,8 +271,9 @@ def main() -> None:
     parser.add_argument("--cells", type=int, required=True)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--layout", default="pp4")
-    given = parser.parse_args()
-    print(make_run(given.out, many_cells(given.cells, given.steps, given.layout)))
+    options = parser.parse_args()
+    experiments = many_cells(options.cells, options.steps, options.layout)
+    print(make_run(options.out, experiments))
 
 
 if __name__ == "__main__":

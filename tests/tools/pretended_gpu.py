@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 aten = torch.ops.aten
 WAITING = (
@@ -49,27 +49,27 @@ class PretendedGpu(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        given = tree_flatten((args, kwargs))[0]
         if func == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
             return GPU if self.has(args[0]) else torch.device("cpu")
         if func is torch.device or name in _SIZES:
             return func(*args, **kwargs)
-        devices = {x.type for x in given if isinstance(x, torch.device)}
-        tensors = [x for x in given if isinstance(x, Tensor)]
-        here = [x for x in tensors if not self.has(x) and x.dim()]
-        there = any(map(self.has, tensors))
+        leaves = tree_leaves((args, kwargs))
+        devices = {x.type for x in leaves if isinstance(x, torch.device)}
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        of_host = [x for x in tensors if not self.has(x) and x.dim()]
+        has_gpu = any(map(self.has, tensors))
         on_cpu = tree_map(lambda x: torch.device("cpu") if isinstance(x, torch.device) else x, args)
         options = {key: torch.device("cpu") if key == "device" else x for key, x in kwargs.items()}
         out = func(*on_cpu, **options)
         if name in ("to", "cpu"):
-            leaves = name == "cpu" or "cpu" in devices
+            to_host = name == "cpu" or "cpu" in devices
             out = out.clone() if out is args[0] and (devices or name == "cpu") else out
-            return out if leaves else self._put(out) if there or devices else out
+            return out if to_host else self._put(out) if has_gpu or devices else out
         if name == "copy_":
             return self._put(out) if self.has(args[0]) else out
-        assert not (there and name == "numpy"), "numpy cannot read a GPU's memory"
-        assert not (there and here), f"{name} of tensors here and on a GPU"
-        return tree_map(self._put, out) if there or "cuda" in devices else out
+        assert not (has_gpu and name == "numpy"), "numpy cannot read a GPU's memory"
+        assert not (has_gpu and of_host), f"{name} of tensors of the host and of a GPU"
+        return tree_map(self._put, out) if has_gpu or "cuda" in devices else out
 
 
 class SimulatedGraph:
@@ -125,12 +125,12 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     if func.overloadpacket is aten.native_batch_norm:
         return [each for each in args[3:5] if each is not None]
     names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
+    arguments = dict(zip(names, args, strict=False)) | kwargs
     return [
         leaf
         for argument in func._schema.arguments
         if argument.alias_info is not None and argument.alias_info.is_write
-        for leaf in tree_leaves(given.get(argument.name))
+        for leaf in tree_leaves(arguments.get(argument.name))
         if isinstance(leaf, Tensor)
     ]
 
