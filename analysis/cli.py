@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnhpc.core.cli_options import add_version, run_app
+from gnnhpc.core.cli_options import make_app, run_app
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
 
 if TYPE_CHECKING:
     from analysis.load.run_data import RunData
 
-app = typer.Typer(
-    help="Make tables, figures and reports of runs.\n\n"
+app = make_app(
+    "Make tables, figures and reports of runs.\n\n"
     "Works on any copy of a run folder, also while cells still run. Exit status: "
-    "0 done, 1 something is slower or not ok, 2 the input was wrong.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    "0 done, 1 something is slower or not ok, 2 the input was wrong."
 )
-add_version(app)
 
 _KEYS = ("model", "data", "layout", "microbatches")
 _MEASURES = (

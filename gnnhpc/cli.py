@@ -8,20 +8,13 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.cli_options import add_version, run_app
+from gnnhpc.core.cli_options import make_app, run_app
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.data_commands import Names, Root
 from gnnhpc.data.data_commands import app as data_app
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Run one experiment, or verify that it computes what one process computes.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = make_app("Run one experiment, or verify that it computes what one process computes.")
 app.add_typer(data_app, name="data")
-add_version(app)
 
 Model = Annotated[
     str | None,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gnnhpc.core.cli_options import add_version, run_app
+from gnnhpc.core.cli_options import make_app, run_app
 from gnnhpc.core.errors import report_errors
 from gnnhpc.records.code_snapshot import check_running_code
 
@@ -51,17 +50,12 @@ class Commands(TyperGroup):
 
 _NOT_LOADED = TyperCommand(None)
 
-app = typer.Typer(
-    cls=Commands,
-    help="Measure graph neural networks on a Slurm cluster.\n\n"
+app = make_app(
+    "Measure graph neural networks on a Slurm cluster.\n\n"
     "A sweep becomes a run folder and one job array a model and layout; its records become tables "
     "and figures. Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Commands,
 )
-add_version(app)
 
 
 def load(name: str) -> Command:

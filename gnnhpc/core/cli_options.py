@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,8 +19,17 @@ _CHOICE = re.compile(r"(?P<found>'.*') is not one of (?P<allowed>'.*')")
 """What typer says of a value that is no choice."""
 
 
-def add_version(app: typer.Typer) -> None:
-    """Give an app the option --version."""
+def make_app(text: str, **settings: Any) -> typer.Typer:
+    """An app with this help text, the option --version, and errors that `run_app` prints."""
+    app = typer.Typer(
+        help=text,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **settings,
+    )
 
     @app.callback()
     def options(
@@ -32,6 +41,8 @@ def add_version(app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         pass
+
+    return app
 
 
 def _show_version(asked: bool) -> None:

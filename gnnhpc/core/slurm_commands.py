@@ -9,32 +9,30 @@ from collections.abc import Mapping
 TIMEOUT_S = 15.0
 
 
-def ask(*command: str, timeout_s: float = TIMEOUT_S, without: str | None = None) -> str | None:
-    """The output of a command; None where it is missing, fails or does not answer in time.
+def variables_without(prefix: str) -> dict[str, str]:
+    """This process's variables without those, such as SQUEUE_, by which a user's defaults would
+    change the output of a command."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
 
-    `without` is the prefix of variables to leave out, such as SQUEUE_, by which a user's defaults
-    would change the output.
-    """
+
+def ask(
+    *command: str, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
+) -> str | None:
+    """The output of a command; None where it is missing, fails or does not answer in time."""
     try:
-        return run_slurm(*command, timeout_s=timeout_s, without=without)
+        return run_slurm(*command, timeout_s=timeout_s, environment=environment)
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def run_slurm(
-    *command: str,
-    timeout_s: float,
-    without: str | None = None,
-    more: Mapping[str, str] | None = None,
-) -> str:
-    """The output of a command that gets the variables `more` too.
+def run_slurm(*command: str, timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
+    """The output of a command, with these variables or else this process's.
 
     Raises OSError, or subprocess.SubprocessError with what the program printed.
     """
-    kept = {k: v for k, v in os.environ.items() if not (without and k.startswith(without))}
     done = subprocess.run(
         command,
-        env={**kept, **(more or {})},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

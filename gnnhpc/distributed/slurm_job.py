@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from gnnhpc.core.slurm_commands import ask, run_slurm
+from gnnhpc.core.slurm_commands import ask, run_slurm, variables_without
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.records.result_file import slurm_job, without_cluster
 
@@ -100,4 +100,4 @@ def other_jobs(environment: Environment) -> OtherJobs | None:
 
 
 def _ask_others(*command: str) -> str | None:
-    return ask(*command, timeout_s=_TIMEOUT_OF_OTHERS_S, without="SQUEUE_")
+    return ask(*command, timeout_s=_TIMEOUT_OF_OTHERS_S, environment=variables_without("SQUEUE_"))

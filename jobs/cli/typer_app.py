@@ -8,20 +8,14 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.cli_options import add_version, run_app
+from gnnhpc.core.cli_options import make_app, run_app
 
-app = typer.Typer(
-    help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
+app = make_app(
+    "Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
     "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array for "
     "each model and layout.\n\n"
-    "Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    "Exit status: 0 done, 1 something ran and failed, 2 the input was wrong."
 )
-add_version(app)
 
 
 def main(arguments: list[str] | None = None) -> int:

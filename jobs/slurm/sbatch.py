@@ -41,7 +41,7 @@ class SubmitLimitError(InputError):
     """Slurm takes no more jobs of this user, account or QoS, or none as large as these."""
 
 
-def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence[str]) -> str:
+def submit_script(script: Path, run: Path, own: Collection[str], options: Sequence[str]) -> str:
     """Submit a script of a run with these options; returns the job's id.
 
     No variable overrules the options that are the script's `own`. The job's comment holds a random
@@ -50,10 +50,10 @@ def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence
     whether the job is in Slurm.
     """
     token = secrets.token_hex(6)
-    command = ["sbatch", f"--comment={run} [{token}]", *given, str(script)]
-    status, words = _call(command, sbatch_environment(own))
+    command = ["sbatch", f"--comment={run} [{token}]", *options, str(script)]
+    is_done, words = _call(command, sbatch_environment(own))
     job = re.search(r"^Submitted batch job (\d+)", words, re.MULTILINE)
-    if status == 0 and job:
+    if is_done and job:
         return job[1]
     line, label = _one_line(words), script.stem
     if _LIMIT in words:
@@ -67,10 +67,10 @@ def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence
 
 def refusal(options: Mapping[str, Value]) -> str | None:
     """Why sbatch would refuse a job with these options; None where it would take it."""
-    given = [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
-    command = ["sbatch", "--test-only", *given, "--wrap=true"]
-    status, words = _call(command, sbatch_environment(options.keys()))
-    return None if status == 0 else _one_line(words)
+    words = [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
+    command = ["sbatch", "--test-only", *words, "--wrap=true"]
+    is_done, answer = _call(command, sbatch_environment(options.keys()))
+    return None if is_done else _one_line(answer)
 
 
 def cancel_jobs(jobs: Sequence[str]) -> None:
@@ -94,22 +94,14 @@ def _one_line(words: str) -> str:
     return "; ".join(line for line in lines if line) or "sbatch failed without words"
 
 
-def _call(command: Sequence[str], environment: dict[str, str]) -> tuple[int | None, str]:
-    """The exit status, None without an answer in time, and all that sbatch prints."""
+def _call(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bool, str]:
+    """Whether sbatch ends well and in time, and what it prints."""
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_TIMEOUT_S,
-        )
+        return True, run_slurm(*command, timeout_s=_TIMEOUT_S, environment=environment)
     except subprocess.TimeoutExpired:
-        return None, f"timed out: no answer within {_TIMEOUT_S:.0f} s"
-    return done.returncode, f"{done.stdout}\n{done.stderr}"
+        return False, f"timed out: no answer within {_TIMEOUT_S:.0f} s"
+    except subprocess.CalledProcessError as error:
+        return False, f"{error.stdout}\n{error.stderr}"
 
 
 def _look_for(token: str, label: str, words: str, run: Path) -> str:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from gnnhpc.core.slurm_commands import ask, run_slurm
-from gnnhpc.core.versioned_json import write_atomically
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.slurm_commands import ask, run_slurm, variables_without
+from gnnhpc.core.versioned_json import build_record, read_object, write_atomically
 from jobs.slurm.job_array import array_of_job, parse_indices
 
 KEPT_S = 10.0
@@ -133,15 +132,10 @@ def query_queue(
     return answer
 
 
-@cache
-def _adapter() -> TypeAdapter[QueueAnswer]:
-    return TypeAdapter(QueueAnswer)
-
-
 def _kept_answer(path: Path) -> QueueAnswer | None:
     """The kept answer if it is at most ten seconds old."""
-    with contextlib.suppress(OSError, ValueError):
-        answer = _adapter().validate_json(path.read_bytes())
+    with contextlib.suppress(OSError, InputError):
+        answer = build_record(QueueAnswer, read_object(path, "an answer of Slurm"), path)
         if 0 <= time.time() - answer.at < KEPT_S:
             return answer
     return None
@@ -153,7 +147,7 @@ def _keep(answer: QueueAnswer, path: Path) -> None:
         for other in path.parent.glob("slurm-*.json"):
             if time.time() - other.stat().st_mtime > KEPT_S:
                 other.unlink(missing_ok=True)
-        write_atomically(path, _adapter().dump_json(answer).decode())
+        write_atomically(path, json.dumps(asdict(answer)))
 
 
 def _ask_slurm(users: list[str], jobs: Mapping[str, str | None]) -> QueueAnswer:
@@ -187,9 +181,7 @@ def ask_squeue(users: Iterable[str]) -> list[QueuedJob]:
         text = run_slurm(
             *("squeue", *which, "--noheader", f"--format={_SEPARATOR.join(_QUEUE_FIELDS)}"),
             timeout_s=_PATIENCE_S,
-            # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
-            without="SQUEUE_",
-            more={"SLURM_BITSTR_LEN": "0"},
+            environment=variables_without("SQUEUE_") | {"SLURM_BITSTR_LEN": "0"},
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SlurmSilentError(error_line(error)) from None
@@ -225,8 +217,7 @@ def ask_sacct(
         *(f"--format={','.join(_ACCOUNT_FIELDS)}", f"--jobs={','.join(sorted(jobs))}"),
         *(["--duplicates"] if all_starts else []),
     ]
-    # A user's own defaults, such as SACCT_FORMAT, would change the answer.
-    answer = ask(*command, timeout_s=patience_s, without="SACCT_")
+    answer = ask(*command, timeout_s=patience_s, environment=variables_without("SACCT_"))
     found: list[AccountedTask] = []
     for line in (answer or "").splitlines():
         name, word, job_name, seconds, cpus = line.split(_SEPARATOR)
