@@ -27,8 +27,8 @@ def print_dry_run(submission: Submission) -> None:
     """Print the first script and the cells; then arrays, resources and cost."""
     arrays, cells = submission.arrays, submission.cells
     if submission.cluster == "slurm":
-        print(f"--- {submission.run}/arrays/{arrays[0].name}.sbatch")
-        print(submission.script(arrays[0]))
+        script = RunPaths(submission.run).script(arrays[0].name)
+        print(f"--- {script}\n{submission.files[script.name]}")
     for cell in cells:
         print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
     root, site = cells[0].data_root, submission.launch.site_name
@@ -159,7 +159,7 @@ def next_steps(current: RunStatus) -> Iterator[str]:
         return
     which = "--missing" if "missing" in states else "--failed"
     which = "--flagged" if states == {"invalid"} else which
-    paired = " --paired" if current.state.blocks.tasks else ""
+    paired = " --paired" if current.state.blocks else ""
     memory = " --mem SIZE, with more memory" if "out of memory" in states else ""
     yield f"next: {as_typed('jobs', 'rerun')} {run} {which}{paired}{memory}"
 

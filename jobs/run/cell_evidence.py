@@ -17,8 +17,7 @@ from jobs.run.attempt_files import (
     may_still_run,
     read_process,
 )
-from jobs.run.run_state import RunState
-from jobs.slurm.paired_blocks import Key
+from jobs.run.run_state import Key, RunState
 from jobs.slurm.squeue_and_sacct import (
     ENDED_STATES,
     NO_SLURM,
@@ -64,8 +63,8 @@ class Evidence:
 
     def _in_the_queue(self, job: QueuedJob) -> Job:
         """A job that was requeued runs again what is not valid, in the order of its block."""
-        number = self.state.blocks.number(job.array, self.key)
-        task, keys = job.task(number), self.state.blocks.keys(job.array, number)
+        number = self.state.number_in[job.array, self.key]
+        task, keys = job.task(number), self.state.cells_of[job.array, number]
         attempts = {key: self._attempt_by(task, key) for key in keys}
         mine = attempts[self.key]
         if mine is not None and mine.valid:
@@ -138,12 +137,12 @@ class Evidence:
     @cached_property
     def task(self) -> str | None:
         """Slurm's name of the newest task of this cell that is known: submitted, or by hand."""
-        found = []
-        if self.queued is not None:
-            found.append(self.queued.task(self.state.blocks.number(self.queued.array, self.key)))
-        if self.submission is not None and not self.is_local:
-            number = self.state.blocks.number(self.submission.array, self.key)
-            found.append(self.submission.task(number))
+        submission = None if self.is_local else self.submission
+        found = [
+            known.task(self.state.number_in[known.array, self.key])
+            for known in (self.queued, submission)
+            if known is not None
+        ]
         if self.newest is not None and (job := job_of(self.newest)):
             found.append(job)
         return max(found, key=lambda job: int(job.partition("_")[0]), default=None)
@@ -169,7 +168,7 @@ class Evidence:
         job, names = self.task.partition("_")[0], [self.key]
         if self.submission is not None and self.is_in_block:
             array = self.submission.array
-            names.append((array, self.state.blocks.number(array, self.key)))
+            names.append((array, self.state.number_in[array, self.key]))
         logs = [job_log(self.state.paths, *name, job) for name in names]
         return [line for log in logs for line in lines_from_the_end(log)]
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from jobs.run.attempt_files import memory_cause, read_progress, script_error
 from jobs.run.cell_evidence import Evidence
-from jobs.run.run_state import RunState
-from jobs.slurm.paired_blocks import Key
+from jobs.run.run_state import Key, RunState
 from jobs.slurm.squeue_and_sacct import QueueAnswer, QueuedJob
 
 LIVE = ("running", "pending")
@@ -61,7 +60,7 @@ def cell_states(state: RunState, queue: QueueAnswer) -> list[CellState]:
     # The newest job counts: a cell may be measured again while its old block still runs.
     for job in sorted(queue.jobs, key=lambda job: int(job.job_id)):
         for number in job.numbers():
-            queued |= dict.fromkeys(state.blocks.keys(job.array, number), job)
+            queued |= dict.fromkeys(state.cells_of.get((job.array, number), ()), job)
     known = (Evidence(cell, state, queue, queued.get(cell.key)) for cell in state.cells)
     return [next(state_of(one) for applies, state_of in TABLE if applies(one)) for one in known]
 

@@ -16,7 +16,11 @@ from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, read_attempts
 from jobs.run.attempt_files import job_of
 from jobs.run.submission_records import Cluster, SubmissionRecord, read_submissions
-from jobs.slurm.paired_blocks import Blocks, Key, read_blocks
+from jobs.slurm.job_array import Task, tasks_of_cells
+from jobs.slurm.paired_blocks import read_blocks
+
+Key = tuple[str, int]
+"""Array and index of a cell, or array and number of one of its tasks."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,25 @@ class RunState:
     """Array and index of each cell -> its attempts, oldest first."""
     submissions: list[SubmissionRecord]
     """Oldest first."""
-    blocks: Blocks
+    blocks: dict[str, list[Task]]
+    """The paired blocks of each array that has some."""
+
+    @cached_property
+    def cells_of(self) -> dict[Key, list[Key]]:
+        """The cells that each task of an array runs, in their order."""
+        tasks = tasks_of_cells(self.cells) | self.blocks
+        return {
+            (array, task.number): [cell.key for cell in task.cells]
+            for array, some in tasks.items()
+            for task in some
+        }
+
+    @cached_property
+    def number_in(self) -> dict[tuple[str, Key], int]:
+        """The number of the task in which an array runs a cell."""
+        return {
+            (array, key): number for (array, number), keys in self.cells_of.items() for key in keys
+        }
 
     @cached_property
     def submitted(self) -> dict[Key, SubmissionRecord]:
@@ -38,7 +60,7 @@ class RunState:
             key: submission
             for submission in self.submissions
             for number in submission.numbers()
-            for key in self.blocks.keys(submission.array, number)
+            for key in self.cells_of.get((submission.array, number), ())
         }
 
     @property

@@ -9,10 +9,10 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from io import FileIO
 from typing import ClassVar, Literal
 
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import build_record, read_object_lines
@@ -108,11 +108,25 @@ def record_job(
         command=tuple(command_line()),
         started=started,
     )
+    line = f"{json.dumps(asdict(record), ensure_ascii=False)}\n".encode()
     try:
-        append_line(paths.submissions, json.dumps(asdict(record), ensure_ascii=False))
-    except (GnnhpcError, OSError) as error:
+        with paths.submissions.open("ab", buffering=0) as stream:
+            _write_whole(stream, line)
+    except OSError as error:
         words = f"{array.name} is job {job}, which could not be recorded: {error}"
         raise MaybeSubmittedError(words) from None
+
+
+def _write_whole(stream: FileIO, data: bytes) -> None:
+    """Add bytes at the end of a file, all of them or, with OSError, none."""
+    size = stream.seek(0, os.SEEK_END)
+    try:
+        if stream.write(data) < len(data):
+            raise OSError(errno.ENOSPC, "the disk is full")
+        os.fsync(stream.fileno())
+    except OSError:
+        stream.truncate(size)
+        raise
 
 
 @contextlib.contextmanager
@@ -133,20 +147,3 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def append_line(path: Path, line: str) -> None:
-    """Add a line to the end of a file, all of it or nothing; the caller holds the run's lock.
-
-    Raises GnnhpcError if the disk has no room.
-    """
-    data = f"{line}\n".encode()
-    with path.open("ab", buffering=0) as stream:
-        size = stream.seek(0, os.SEEK_END)
-        try:
-            if stream.write(data) < len(data):
-                raise OSError(errno.ENOSPC, "the disk is full")
-            os.fsync(stream.fileno())
-        except OSError as error:
-            stream.truncate(size)
-            raise GnnhpcError(f"{path}: {error.strerror}, nothing added") from None

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.experiment.manifest import Cell
 from jobs.slurm.job_array import PAIRED, JobArray, Task
 
-Key = tuple[str, int]
-"""Array and index of a cell, or array and number of a block."""
 _HEAD = ("block", "array", "index", "ranks", "cell")
 
 
@@ -45,54 +40,28 @@ def _shuffled(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple(known[digests[digest]] for digest in sorted(digests))
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The paired blocks of a run; without any every task of an array runs one cell."""
+def blocks_with(blocks: Mapping[str, list[Task]], chosen: Iterable[Cell]) -> dict[str, list[Task]]:
+    """The whole blocks that hold any of the chosen cells, by the name of their array.
 
-    tasks: Mapping[str, list[Task]] = field(default_factory=dict)
-    """The blocks of each array."""
-
-    @cached_property
-    def _keys(self) -> dict[Key, list[Key]]:
-        return {
-            (name, task.number): [cell.key for cell in task.cells]
-            for name, tasks in self.tasks.items()
-            for task in tasks
-        }
-
-    @cached_property
-    def _of_cell(self) -> dict[Key, Key]:
-        return {key: block for block, keys in self._keys.items() for key in keys}
-
-    def keys(self, array: str, number: int) -> list[Key]:
-        """The cells that a task of an array runs."""
-        return self._keys.get((array, number), [(array, number)])
-
-    def number(self, array: str, key: Key) -> int:
-        """The number under which an array runs a cell: that of its block, or its own index."""
-        name, number = self._of_cell.get(key, key)
-        return number if name == array else key[1]
-
-    def with_cells(self, chosen: Iterable[Cell]) -> dict[str, list[Task]]:
-        """The whole blocks that hold any of the chosen cells.
-
-        Raises InputError for a cell that is in no block.
-        """
-        needed = set()
-        for cell in chosen:
-            if cell.key not in self._of_cell:
-                found = f"{cell.array} {cell.index}, which is in no block"
-                raise InputError("--paired", None, found, "a run that was submitted with --paired")
-            needed.add(self._of_cell[cell.key])
-        kept = {
-            name: [task for task in tasks if (name, task.number) in needed]
-            for name, tasks in self.tasks.items()
-        }
-        return {name: tasks for name, tasks in kept.items() if tasks}
+    Raises InputError for a cell that is in no block.
+    """
+    keys = {cell.key for cell in chosen}
+    kept = {
+        name: [task for task in tasks if any(cell.key in keys for cell in task.cells)]
+        for name, tasks in blocks.items()
+    }
+    held = {cell.key for tasks in kept.values() for task in tasks for cell in task.cells}
+    for array, index in sorted(keys - held):
+        found = f"{array} {index}, which is in no block"
+        raise InputError("--paired", None, found, "a run that was submitted with --paired")
+    return {name: tasks for name, tasks in kept.items() if tasks}
 
 
-def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> Blocks:
-    """The blocks of a run with these cells; InputError names the damaged line of a table."""
+def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> dict[str, list[Task]]:
+    """The blocks of a run with these cells, by the name of their array; none without --paired.
+
+    InputError names the damaged line of a table.
+    """
     known = {cell.key: cell for cell in cells}
     found: dict[str, list[Task]] = {}
     for path in sorted(paths.arrays.glob("*.cells")):
@@ -106,15 +75,14 @@ def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> Blocks:
                 allowed = f"{' '.join(_HEAD)} of a cell in manifest.jsonl"
                 raise InputError(f"{path}:{line}", None, repr(row), allowed) from None
         found[path.stem] = [Task(number, tuple(some)) for number, some in blocks.items()]
-    return Blocks(found)
+    return found
 
 
-def write_blocks(paths: RunPaths, array: JobArray) -> None:
-    """Write the table of an array of blocks."""
+def block_table(array: JobArray) -> str:
+    """The table of an array of blocks."""
     rows = [
         (task.number, cell.array, cell.index, cell.world_size, cell.id)
         for task in array.tasks
         for cell in task.cells
     ]
-    text = "".join("\t".join(map(str, row)) + "\n" for row in (_HEAD, *rows))
-    write_atomically(paths.block_table(array.name), text)
+    return "".join("\t".join(map(str, row)) + "\n" for row in (_HEAD, *rows))

@@ -16,6 +16,7 @@ from jobs.run.status import status_of
 from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
+from jobs.slurm.paired_blocks import blocks_with
 from jobs.slurm.site_settings import parse_site
 from jobs.submit.submission import Options, Submission, make_launch, make_submission
 from jobs.submit.submit import (
@@ -75,7 +76,7 @@ def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Su
         allowed = "a run with such cells, or --force for unknown ones, which may then run twice"
         raise InputError(str(run), None, found, allowed)
     cells = [cell for cell in state.cells if cell.id in chosen]
-    blocks = state.blocks.with_cells(cells) if options.paired else {}
+    blocks = blocks_with(state.blocks, cells) if options.paired else {}
     submission = make_submission(state.paths.root, cells, blocks, launch, cluster, waits)
     scheduler.check(submission, options)
     whole = {cell.id for cell in submission.cells}

@@ -28,8 +28,7 @@ from gnnhpc.records.code_snapshot import CodeSnapshot, file_digests
 from gnnhpc.records.failures import utc_now
 from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray
-from jobs.slurm.paired_blocks import write_blocks
-from jobs.submit.submission import Submission, all_arrays
+from jobs.submit.submission import Submission
 from jobs.sweep.plan import Plan
 
 
@@ -60,11 +59,8 @@ def write_run_folder(submission: Submission) -> RunPaths:
         copy_models(paths, plan.experiments)
         code = code_digest() if launch.live else _keep_code(paths)
         _write_provenance(paths, plan, launch, code)
-        for array in submission.arrays:
-            if array.is_paired:
-                write_blocks(paths, array)
-        for array in all_arrays(submission):
-            _write_script(paths.script(array.name), submission.script(array))
+        for name, text in submission.files.items():
+            _write_script(paths.arrays / name, text)
         try:
             work.rename(run)
         except OSError:
@@ -103,8 +99,8 @@ def script_of(submission: Submission, array: JobArray, paths: RunPaths) -> Path:
     The array's own script runs all of its tasks; which of them run now is an option of sbatch.
     """
     own = paths.script(array.name)
-    text = _compared(submission.script(array))
-    if own.is_file() and _compared(own.read_text(encoding="utf-8")) == text:
+    text = submission.files[own.name]
+    if own.is_file() and _compared(own.read_text(encoding="utf-8")) == _compared(text):
         return own
     number = 1
     while (script := paths.script(f"{array.name}.rerun-{number}")).exists():
@@ -121,8 +117,10 @@ def _compared(script: str) -> list[str]:
 
 
 def _write_script(path: Path, text: str) -> None:
+    """Write a script, which may be run, or a table beside it."""
     write_atomically(path, text)
-    path.chmod(0o755)
+    if path.suffix == ".sbatch":
+        path.chmod(0o755)
 
 
 def _exists_error(run: Path) -> InputError:

@@ -63,10 +63,11 @@ class Slurm:
                 portion = replace(array, tasks=left[:size])
                 before = [done[-1][1]] if submission.one_at_a_time and done else None
                 own = array.resources.options()
-                given = [f"--array={portion.array_option(submission.launch.site.max_parallel)}"]
-                given += _dependency(own, before or submission.dependencies)
+                tasks = portion.array_option(submission.launch.site.max_parallel)
+                options = [f"--array={tasks}"]
+                options += _dependency(own, before or submission.dependencies)
                 try:
-                    job = submit_script(script, submission.run, own, given)
+                    job = submit_script(script, submission.run, own, options)
                 except SubmitLimitError:
                     if size > 1:
                         size //= 2

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell
 from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
+from jobs.slurm.paired_blocks import block_table
 from jobs.slurm.site_settings import Site, changed_site
 from jobs.sweep.plan import Plan
 
@@ -53,6 +55,8 @@ class Submission:
     """Ids of Slurm jobs that must end before any array begins."""
     plan: Plan | None = None
     """The sweep of a new run; None for a rerun."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts of batch scripts and of the tables of blocks, by the names that a run has for them."""
 
     @property
     def tasks(self) -> int:
@@ -79,10 +83,6 @@ class Submission:
             for array in self.arrays
         )
 
-    def script(self, array: JobArray) -> str:
-        """The text of an array's batch script."""
-        return batch_script(array, self.run, self.launch)
-
 
 def make_submission(
     run: Path,
@@ -97,21 +97,27 @@ def make_submission(
 
     A pure function, which `--dry-run` prints. Raises InputError as `resources_for` does.
     """
+    arrays = job_arrays(blocks or tasks_of_cells(cells), launch.site)
+    # Scripts of single cells are for users who submit some of a paired run by hand.
+    by_hand = job_arrays(tasks_of_cells(cells), launch.site) if blocks and plan else []
+    paths = RunPaths(run)
+    files = {
+        paths.script(array.name).name: batch_script(array, run, launch)
+        for array in (*arrays, *by_hand)
+    }
+    for array in arrays:
+        if array.is_paired:
+            files[paths.block_table(array.name).name] = block_table(array)
     return Submission(
         run=run,
         cluster=cluster,
         cells=_in_blocks(blocks) if blocks else tuple(cells),
-        arrays=tuple(job_arrays(blocks or tasks_of_cells(cells), launch.site)),
+        arrays=tuple(arrays),
         launch=launch,
         dependencies=tuple(waits),
         plan=plan,
+        files=files,
     )
-
-
-def all_arrays(submission: Submission) -> list[JobArray]:
-    """The arrays of all cells of a new run, and those of its blocks, for scripts by hand."""
-    paired = submission.arrays if submission.is_paired else ()
-    return [*job_arrays(tasks_of_cells(submission.cells), submission.launch.site), *paired]
 
 
 def make_launch(before: Launch, options: Options) -> Launch:

@@ -27,7 +27,7 @@ def test_a_block_that_is_requeued_continues_where_it_was(user: User) -> None:
     grid = LONG | {"layouts": ["seq", "pp2", "dp2-pp2"], "seq_microbatches": [1]}
     grid |= {"train_steps": 160}
     run = user.submit([grid], "--paired", name="block", site=planted("slow", 0, 100))
-    (block,) = read_blocks(run.paths, run.cells).tasks["gat-paired"]
+    (block,) = read_blocks(run.paths, run.cells)["gat-paired"]
     first, second, third = block.cells
     run.result(first)
     run.wait_for_step(second, 120)

@@ -111,7 +111,7 @@ def test_all_stages_of_a_torchgpipe_replica_are_one_task(sweeps: Sweeps) -> None
 
 def test_one_job_runs_a_block_in_its_order_on_the_same_nodes(sweeps: Sweeps) -> None:
     run = sweeps.ended("paired")
-    tasks = read_blocks(run.paths, run.cells).tasks["gat-paired"]
+    tasks = read_blocks(run.paths, run.cells)["gat-paired"]
     assert len(tasks) == 3
     for task in tasks:
         results = [run.result(cell) for cell in task.cells]

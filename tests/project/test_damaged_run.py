@@ -14,7 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.failures import utc_now
 from jobs.run.status import status
-from jobs.run.submission_records import SubmissionRecord, append_line
+from jobs.run.submission_records import SubmissionRecord
 from tests.tools.make_run import make_run, small_sweep
 
 CELLS = [e for e in small_sweep(2, 6, 2) if str(e.layout) == "pp2" and e.model.name == "gat"]
@@ -38,7 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(len(CELLS)):
         place = {"array": "gat-pp2", "indices": str(index), "job_id": "12", "host": "n1"}
         record = SubmissionRecord(cluster="slurm", at=utc_now(), user="me", **place)
-        append_line(RunPaths(root).submissions, json.dumps(asdict(record)))
+        with RunPaths(root).submissions.open("a") as stream:
+            stream.write(json.dumps(asdict(record)) + "\n")
     return root
 
 
