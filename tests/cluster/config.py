@@ -30,7 +30,6 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={root}/{MUNGE_SOCKET}
-CredType=cred/munge
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
 SlurmctldPidFile={root}/slurmctld.pid
@@ -41,8 +40,6 @@ MailProg=/bin/true
 
 ProctrackType=proctrack/linuxproc
 TaskPlugin={"task/affinity" if can_bind() else "task/none"}
-SwitchType=switch/none
-MpiDefault=none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
@@ -52,29 +49,21 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={dbd_port}
 AccountingStoragePass={root}/{MUNGE_SOCKET}
-AccountingStoreFlags=job_comment
 AccountingStorageEnforce=limits,qos
 
 # Start what can start at once; a test should not wait for a scheduling cycle.
-SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,preempt_send_user_signal
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=4000
-PriorityType=priority/basic
 MaxArraySize=1001
 MaxJobCount=2000
 
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-JobRequeue=1
 KillWait=5
-InactiveLimit=0
-Waittime=0
 MessageTimeout=30
-SlurmctldTimeout=120
 SlurmdTimeout=120
-UnkillableStepTimeout=60
 ReturnToService=2
 
 {nodes}

@@ -27,13 +27,7 @@ LONG_S = 480.0
 """For what ranks must start for and compute, on a machine that may be busy with anything else."""
 
 TINY_VIG: dict[str, Any] = {
-    "models": {
-        "name": "vig",
-        "blocks": 4,
-        "grapher_width": 8,
-        "ffn_width": 8,
-        "readout_width": 16,
-    },
+    "models": {"name": "vig", "blocks": 4, "grapher_width": 8, "ffn_width": 8, "readout_width": 16},
     "data": {"name": "synthetic-cifar10", "train": 64, "test": 32, "image_size": 4},
     "batch_size": 8,
     "train_steps": 3,
@@ -98,14 +92,15 @@ class User:
         *flags: str | Path,
         name: str,
         site: dict[str, Any] | None = None,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
     ) -> Run:
         """Submit a sweep of these grids to Slurm; returns at once."""
         file = self.home / f"{len(list(self.home.glob('*.yaml')))}.yaml"
         file.write_text(yaml.safe_dump({"name": "tiny", "grids": grids}))
-        self.jobs(
-            "submit", file, "--runs", self.runs, "--name", name, *self.site(site or {}), *flags
-        )
-        return Run(self, RunPaths(self.runs / name))
+        where = ("--runs", self.runs, "--name", name, *self.site(site or {}))
+        done = self.jobs("submit", file, *where, *flags, check=check, env=env)
+        return Run(self, RunPaths(self.runs / name), done.stdout + done.stderr)
 
     def site(self, settings: dict[str, Any]) -> tuple[str, ...]:
         """Flags for a site file with these settings over the tests' own."""
@@ -121,6 +116,8 @@ class Run:
 
     user: User
     paths: RunPaths
+    printed: str = ""
+    """What the command that submitted it printed."""
 
     @property
     def cluster(self) -> Cluster:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.core.run_paths import RunPaths
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
 from tests.cluster.slurm import SEARCH_PATH, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+CLOSED = {"partition": "closed"}
 SEQ = TINY_GAT | {"layouts": ["seq"], "microbatches": [1]}
 NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 TIMED_OUT = "Socket timed out on send/recv operation"
@@ -51,17 +51,6 @@ def shims(folder: Path, **bodies: str) -> dict[str, str]:
     return {"PATH": os.pathsep.join((str(folder), SEARCH_PATH))}
 
 
-def submit(login: User, name: str, env: dict[str, str], *, check: bool = True) -> tuple[Run, str]:
-    """Submit one array of one cell; returns its run and all that the command prints."""
-    file = login.home / f"{name}.yaml"
-    file.write_text(json.dumps({"name": name, "grids": [SEQ]}))
-    site = login.site({"partition": "closed"})
-    done = login.jobs("submit", file, "--runs", login.runs, *site, check=check, env=env)
-    run = Run(login, RunPaths(login.runs / name))
-    STARTED.append(run)
-    return run, done.stdout + done.stderr
-
-
 def status(run: Run, env: dict[str, str]) -> tuple[set[str], int]:
     """The states that `status` shows, and its exit status."""
     done = run.user.jobs("status", run.paths.root, "--json", check=False, env=env)
@@ -88,7 +77,8 @@ def test_cells_of_a_slurm_that_does_not_answer_are_not_run_again(
     login: User, tmp_path: Path, name: str, bodies: dict[str, str], state: str, words: str
 ) -> None:
     env = shims(tmp_path, **bodies)
-    run, _ = submit(login, name, {})
+    run = login.submit([SEQ], name=name, site=CLOSED)
+    STARTED.append(run)
     wait_for(lambda: status(run, env) == ({state}, 3), "the accounting", 30)
     why = refused(run, "rerun", "--missing", env=env)
     assert words.replace("JOB", run.job("gat-seq")) in why
@@ -111,11 +101,12 @@ def test_an_array_whose_answer_is_lost_is_neither_lost_nor_submitted_twice(
     login: User, tmp_path: Path, name: str, bodies: dict[str, str], words: str
 ) -> None:
     env = shims(tmp_path, **bodies)
-    run, printed = submit(login, name, env, check=name == "lost")
-    assert words in printed
+    run = login.submit([SEQ], name=name, site=CLOSED, check=name == "lost", env=env)
+    STARTED.append(run)
+    assert words in run.printed
     assert run.paths.submissions.exists() == (name == "lost")
     if name == "kept":
-        assert f"`python -m jobs status {run.paths.root}` shows" in printed
+        assert f"`python -m jobs status {run.paths.root}` shows" in run.printed
         assert status(run, env)[0] == {"unknown"}
     if name == "unheard":
         assert run.jobs() == []
@@ -126,8 +117,7 @@ def test_an_array_whose_answer_is_lost_is_neither_lost_nor_submitted_twice(
 
 def test_cancel_leaves_the_jobs_of_others_alone(login: User, tmp_path: Path) -> None:
     accounted = shims(tmp_path, squeue=FAILS)
-    run, _ = submit(login, "foreign", {})
-    STARTED.remove(run)
+    run = login.submit([SEQ], name="foreign", site=CLOSED)
     wrap = ("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true")
     foreign = login.cluster.run(*wrap).stdout.strip()
     line = json.loads(run.paths.submissions.read_text())

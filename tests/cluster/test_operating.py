@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
 
-from gnnhpc.core.run_paths import RunPaths
 from tests.cluster import config
-from tests.cluster.runs import TINY_GAT, Run, User, wait_for
+from tests.cluster.runs import TINY_GAT, User, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -75,16 +73,8 @@ def test_waiting_cells_have_slurms_reason_and_are_cancelled_and_rerun(user: User
 
 
 def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
-    site = CLOSED | {"qos": "few"}
-    file = user.home / "spec.yaml"
-    file.write_text(json.dumps({"name": "portions", "grids": [SEQ | {"repeats": 5}]}))
-    submit = ("submit", file, "--runs", user.runs)
-    refused = user.jobs(*submit, *user.site({"partition": "nosuch"}), check=False)
-    assert (refused.returncode, "Invalid partition name" in refused.stderr) == (2, True)
-    assert not (user.runs / "portions").exists()
-    done = user.jobs(*submit, *user.site(site))
-    assert f"{config.FEW_JOBS} of 5 tasks are submitted" in done.stdout
-    run = Run(user, RunPaths(user.runs / "portions"))
+    run = user.submit([SEQ | {"repeats": 5}], name="portions", site=CLOSED | {"qos": "few"})
+    assert f"{config.FEW_JOBS} of 5 tasks are submitted" in run.printed
     assert Counter(run.states().values()) == {"pending": config.FEW_JOBS, "missing": 2}
     refused = user.jobs("rerun", run.paths.root, "--missing", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
@@ -92,3 +82,9 @@ def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
     user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "3-4")
     assert len(run.jobs()) == 2
+
+
+def test_a_refused_submission_leaves_nothing(user: User) -> None:
+    run = user.submit([SEQ], name="refused", site={"partition": "nosuch"}, check=False)
+    assert "Invalid partition name" in run.printed
+    assert not run.paths.root.exists()
