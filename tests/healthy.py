@@ -27,7 +27,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import FLAGGED
-from tests.tools.cells import Ran, manifest_of, run
+from tests.tools.cells import Ran, in_one_process, manifest_of, run
 
 OF_SETTING = ("edges-lost", "oversubscribed")
 """Flags that are true of a setting on this machine before it runs."""
@@ -190,19 +190,14 @@ def experiments(seed: int) -> Iterator[Experiment]:
             continue
         yield experiment
         if experiment.layout.world_size > 1 and drawn.chance(0.2):
-            yield sequential(experiment)
-
-
-def sequential(experiment: Experiment) -> Experiment:
-    """The same training in one process, with the micro-batches of all replicas."""
-    replicas, size = experiment.layout.replicas, experiment.batch_size
-    return Experiment.model_validate(
-        experiment.content()
-        | {"layout": "seq", "schedule": "gpipe", "virtual_stages": 1, "engine": "native"}
-        | {"microbatches": experiment.microbatches * replicas}
-        | {"activation_checkpointing": "never", "balance": "cost", "bucket_mib": None}
-        | ({} if size is None else {"batch_size": size * replicas})
-    )
+            alone = {
+                "schedule": "gpipe",
+                "virtual_stages": 1,
+                "engine": "native",
+                "balance": "cost",
+            }
+            alone |= {"activation_checkpointing": "never", "bucket_mib": None}
+            yield in_one_process(experiment, **alone)
 
 
 def main() -> int:

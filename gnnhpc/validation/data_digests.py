@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from gnnhpc.records.schema import Check
 from gnnhpc.validation.independent_readers import (
     Array,
     Arrays,
-    Rows,
     graph_arrays_by_name,
     in_edges_by_name,
     read_arrays,
@@ -115,7 +114,7 @@ def data_digests(data: Data, root: Path | None) -> Digests:
         # There is none, or a damaged one.
         pass
     arrays, independent = read_arrays(data, root)
-    rounded = {name for name, parts in arrays.items() if parts[0].dtype == np.float64}
+    rounded = {name for name, array in arrays.items() if array.dtype == np.float64}
     digests = digests_of(arrays, rounded) | {_INDEPENDENT: independent}
     try:
         write_atomically(path, json.dumps(digests, indent=1) + "\n")
@@ -175,19 +174,18 @@ def _agree(one: Any, other: Any) -> bool:
     )
 
 
-def _projection(parts: Sequence[Array]) -> list[float]:
+def _projection(array: Array) -> list[float]:
     """The sum of numbers with random signs, and their norm, in float64."""
-    values = np.concatenate([part.ravel() for part in parts]).astype(np.float64)
+    values = array.ravel().astype(np.float64)
     signs = np.random.default_rng(len(values)).integers(0, 2, len(values)) * 2 - 1
     return [float(np.sum(values * signs)), float(np.linalg.norm(values))]
 
 
-def _sha256(parts: Sequence[Array]) -> str:
+def _sha256(array: Array) -> str:
     """SHA-256 of the type and the numbers, little-endian."""
-    dtype = parts[0].dtype.newbyteorder("<")
+    dtype = array.dtype.newbyteorder("<")
     digest = hashlib.sha256(str(dtype).encode())
-    for part in parts:
-        digest.update(np.ascontiguousarray(part, dtype).reshape(-1).view(np.uint8).data)
+    digest.update(np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -202,7 +200,8 @@ def loaded_arrays(data: Data, root: Path | None, batches: Batches | None = None)
         images = held or {split: load_images(data, root, split) for split in ("train", "test")}
         arrays: Arrays = {}
         for split, each in images.items():
-            arrays |= {f"{split} pixels": each.parts, f"{split} labels": [each.labels]}
+            pixels = np.concatenate(each.parts)
+            arrays |= {f"{split} pixels": pixels, f"{split} labels": each.labels}
         return arrays
     whole: Graph | GraphSet | None = None
     if isinstance(batches, GraphSetBatches):
@@ -212,16 +211,15 @@ def loaded_arrays(data: Data, root: Path | None, batches: Batches | None = None)
     if whole is None:
         whole = load_graph_set(data, root) if kind == "graphs" else load_graph(data, root)
     x, masks = whole.features, {name: mask.numpy() for name, mask in whole.masks.items()}
-    features: Array | Rows
-    if x.layout == torch.sparse_csr:
-        features = x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()
-    else:
-        features = x.numpy()
-    arrays = graph_arrays_by_name(masks, whole.labels.numpy(), whole.edges.numpy(), features)
+    is_sparse = x.layout == torch.sparse_csr
+    features = [x.values(), x.col_indices(), x.crow_indices()] if is_sparse else [x]
+    arrays = graph_arrays_by_name(
+        masks, whole.labels.numpy(), whole.edges.numpy(), *(each.numpy() for each in features)
+    )
     if isinstance(whole, GraphSet):
-        return arrays | {"first": [whole.first.numpy()]}
+        return arrays | {"first": whole.first.numpy()}
     if whole.edge_weight is not None:
-        arrays["edge weights"] = [whole.edge_weight.numpy()]
+        arrays["edge weights"] = whole.edge_weight.numpy()
     if whole.stored_in_edges is not None:
         stored = whole.stored_in_edges
         arrays |= in_edges_by_name(stored.source.numpy(), stored.indptr.numpy())

@@ -33,7 +33,7 @@ from gnnhpc.validation.reference.batches import ImageData
 from gnnhpc.validation.reference.fresh_layers import FreshLayers, check_comparable, set_buffer
 from gnnhpc.validation.reference.graph_batches import GraphData, GraphSetData, Rows
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
-from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
+from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps
 from gnnhpc.validation.steps.compare_with_reference import Disagreement, StepComparison
 from gnnhpc.validation.steps.parity_slice import ParitySlice
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
@@ -122,7 +122,7 @@ def load_state(run: TrainingParts, separate: TrainingParts) -> None:
     held = dict(run.stage.named_parameters())
     for name, parameter in separate.stage.named_parameters():
         parameter.copy_(held[name])
-    for name, buffer in buffers_of(run.stage):
+    for name, buffer in run.stage.named_buffers(remove_duplicate=False):
         set_buffer(separate.stage, name, buffer)
     if run.optimizer is None or separate.optimizer is None:
         return

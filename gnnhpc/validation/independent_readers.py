@@ -7,7 +7,7 @@ make splits, features and edges of it themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,9 @@ from gnnhpc.data.synthetic.threads import synthetic_threads
 from gnnhpc.records.schema import Phase
 
 Array = npt.NDArray[Any]
-Arrays = dict[str, Sequence[Array]]
-"""Each array by its name, as pieces one after another."""
+Arrays = dict[str, Array]
+"""Each array by its name."""
 Ids = npt.NDArray[np.int64]
-Rows = tuple[Array, Array, Array]
-"""Features by rows: values, their columns, and where each row begins among them."""
 _CIFAR: dict[Phase, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
     "test": ("test_batch",),
@@ -51,7 +49,7 @@ def read_arrays(data: Data, root: Path | None) -> tuple[Arrays, bool]:
         arrays: Arrays = {}
         for split in _CIFAR:
             pixels, labels = read_images(data, root, split)
-            arrays |= {f"{split} pixels": [pixels], f"{split} labels": [labels]}
+            arrays |= {f"{split} pixels": pixels, f"{split} labels": labels}
         return arrays, not isinstance(data, SyntheticCifar10)
     if isinstance(data, GraphSetData):
         return read_graph_set(data, root), isinstance(data, TuGraphs)
@@ -65,34 +63,33 @@ def read_arrays(data: Data, root: Path | None) -> tuple[Arrays, bool]:
         read["edges"] = sorted_edges(source, target, len(read["labels"]))
     if not ("dense" in read or "indptr" in read):
         read |= made_words(len(read["labels"]), data.facts().features, rng)
-    features = read["dense"] if "dense" in read else _rows_of(read)
-    arrays = graph_arrays_by_name(masks, read["labels"], read["edges"], features)
+    rows = [read[part] for part in ("dense", "values", "columns", "indptr") if part in read]
+    arrays = graph_arrays_by_name(masks, read["labels"], read["edges"], *rows)
     if "edge_weight" in read:
-        arrays["edge weights"] = [read["edge_weight"]]
+        arrays["edge weights"] = read["edge_weight"]
     if "in_source" in read or published is not None:
-        arrays |= in_edges_by_name(
-            read["edges"][0], _offsets(read["edges"][1], len(read["labels"]))
-        )
+        source, target = read["edges"]
+        arrays |= in_edges_by_name(source, _offsets(target, len(read["labels"])))
     return arrays, published is not None
 
 
 def graph_arrays_by_name(
-    masks: Mapping[str, Array], labels: Array, edges: Array, features: Array | Rows
+    masks: Mapping[str, Array], labels: Array, edges: Array, *features: Array
 ) -> Arrays:
-    """What a graph or a set of them has, and `features` dense or by rows."""
-    arrays: Arrays = {f"{name} mask": [mask] for name, mask in masks.items()}
-    arrays |= {"labels": [labels], "edge sources": [edges[0]], "edge targets": [edges[1]]}
-    if isinstance(features, np.ndarray):
-        return arrays | {"features": [features]}
-    values, *places = features
-    columns, offsets = (each.astype(np.int64, copy=False) for each in places)
-    names = ("feature values", "feature columns", "feature offsets")
-    return arrays | {n: [each] for n, each in zip(names, (values, columns, offsets), strict=True)}
+    """What a graph or a set of them has. `features` are one dense array; or values by rows, their
+    columns, and where each row begins among them."""
+    arrays: Arrays = {f"{name} mask": mask for name, mask in masks.items()}
+    arrays |= {"labels": labels, "edge sources": edges[0], "edge targets": edges[1]}
+    if len(features) == 1:
+        return arrays | {"features": features[0]}
+    values, columns, offsets = features
+    arrays |= {"feature values": values, "feature columns": columns.astype(np.int64, copy=False)}
+    return arrays | {"feature offsets": offsets.astype(np.int64, copy=False)}
 
 
 def in_edges_by_name(source: Array, offsets: Array) -> Arrays:
     """The edges of a graph by target."""
-    return {"in-edge sources": [source.astype(np.int32, copy=False)], "in-edge offsets": [offsets]}
+    return {"in-edge sources": source.astype(np.int32, copy=False), "in-edge offsets": offsets}
 
 
 def sorted_edges(source: Ids, target: Ids, nodes: int) -> Ids:
@@ -185,10 +182,6 @@ def _npz_graph(path: Path) -> dict[str, Any]:
     return {"labels": labels, "ends": both} | _rows(features)
 
 
-def _rows_of(read: Mapping[str, Array]) -> Rows:
-    return read["values"], read["columns"], read["indptr"]
-
-
 def _rows(features: scipy.sparse.csr_array) -> dict[str, Array]:
     features.sort_indices()
     features.eliminate_zeros()
@@ -217,13 +210,13 @@ def read_graph_set(data: GraphSetData, root: Path | None) -> Arrays:
     degree = np.bincount(edges[1], minlength=nodes)
     if data.features in ("constant", "degree"):
         column = np.ones(nodes) if data.features == "constant" else degree
-        features: Array | Rows = column.astype(np.float32)[:, None]
+        features: list[Array] = [column.astype(np.float32)[:, None]]
     else:
         columns = degree if stored is None or data.features == "one-hot" else stored
         ones = np.ones(nodes, dtype=np.float32)
-        features = ones, np.minimum(columns, width - 1), np.arange(nodes + 1)
-    arrays = graph_arrays_by_name(masks, labels, edges, features)
-    return arrays | {"first": [_offsets(graph_of, graphs)]}
+        features = [ones, np.minimum(columns, width - 1), np.arange(nodes + 1)]
+    arrays = graph_arrays_by_name(masks, labels, edges, *features)
+    return arrays | {"first": _offsets(graph_of, graphs)}
 
 
 def _tu_text(data: TuGraphs, root: Path | None) -> tuple[Ids, Ids, Ids, Ids | None]:

@@ -70,12 +70,10 @@ def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, code: str) 
             if name not in worst or not found.worst <= worst[name].worst:
                 worst[name] = found
             wrong += [f"{name} on rank {rank}: {difference}" for difference in found.wrong]
-    largest = {name: found.worst for name, found in worst.items()}
-    infinite = [name for name, each in largest.items() if not math.isfinite(each)]
-    values = {
-        "layers": largest | dict.fromkeys(infinite),
-        "compared": {name: round(found.share, 4) for name, found in worst.items()},
-    }
+    largest = {n: each.worst if math.isfinite(each.worst) else None for n, each in worst.items()}
+    infinite = [name for name, each in largest.items() if each is None]
+    compared = {name: round(found.share, 4) for name, found in worst.items()}
+    values = {"layers": largest, "compared": compared}
     if wrong:
         detail = f"differs from the reference form at the {when}: {'; '.join(wrong)}"
         return Check(NAME, "invalid", detail, values)
@@ -83,9 +81,10 @@ def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, code: str) 
         detail = f"not compared at the {when}: {', '.join(infinite)} give no finite numbers"
         return Check(NAME, "inconclusive", detail, values)
     least = min((found.share for found in worst.values()), default=1.0)
+    most = max((found.worst for found in worst.values()), default=0.0)
     detail = (
         f"{len(worst)} kinds of layers in {code} differ from the reference form by "
-        f"{max(largest.values(), default=0.0):.1e} at most, of {TOLERANCE:.0e} allowed; "
+        f"{most:.1e} at most, of {TOLERANCE:.0e} allowed; "
         f"{math.floor(100 * least)} % or more of their rows were compared at the {when}"
     )
     return Check(NAME, "ok", detail, values)

@@ -39,7 +39,6 @@ DEFECTS: dict[str, Defect] = {}
 
 
 def planted(
-    name: str,
     kind: str,
     cell: Cell,
     mechanism: str,
@@ -49,10 +48,12 @@ def planted(
 ) -> Callable[[Plant], Plant]:
     """Register a function as the plant of a defect, or as what is called in place of `at`.
 
-    `at` names a function by its owner. What is called in its place gets it and its arguments.
+    The function's name is the defect's. `at` names a function by its owner; what is called in its
+    place gets it and its arguments.
     """
 
     def register(function: Plant) -> Plant:
+        name = function.__name__.replace("_", " ")
         assert name not in DEFECTS, name
         plant = function if at is None else functools.partial(around, *at, function)
         DEFECTS[name] = Defect(kind, name, plant, cell, mechanism, words, how)

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.distributed
 
 QUICK = (
     "gradients summed over replicas",
-    "an activation one micro-batch late",
+    "an activation one micro batch late",
     "a halo one hop short",
-    "a kernel's gradient wrong in one parameter",
+    "a gradient of a kernel wrong in one parameter",
     "an optimizer step skipped on one stage",
-    "a step missing from one rank's records",
+    "a step missing from the records of one rank",
 )
 """Those that `make test` plants; `make defects` plants all."""
 

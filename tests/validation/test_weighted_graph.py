@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from pydantic import ValidationError
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.experiment.manifest import write_manifest
-from jobs.sweep.plan import plan
-from tests.tools.cells import STEPS, run
+from gnnhpc.data.custom_graph_settings import CustomGraph
+from gnnhpc.experiment.experiment import Experiment
+from tests.tools.cells import STEPS, manifest_of, run
 
 
-def spec_of(folder: Path, model: Any, **keys: Any) -> Path:
-    """A sweep of a weighted graph of 60 nodes."""
+def weighted(folder: Path, settings: dict[str, Any]) -> Experiment:
+    """An experiment on a weighted graph of 60 nodes."""
     draw = np.random.default_rng(1)
     ends = np.unique(draw.integers(0, 60, (2, 300)), axis=1)
     ends = ends[:, ends[0] < ends[1]]
@@ -30,32 +28,25 @@ def spec_of(folder: Path, model: Any, **keys: Any) -> Path:
         y=draw.integers(0, 3, 60),
         **{f"{name}_mask": splits == n for n, name in enumerate(("train", "val", "test"))},
     )
-    grid = {"models": [model], "data": [{"name": "file", "path": "graph.npz"}], **STEPS, **keys}
-    path = folder / "weighted.yaml"
-    path.write_text(yaml.safe_dump({"name": "weighted", "grids": [grid]}))
-    return path
+    data = CustomGraph(path="graph.npz").planned(folder)
+    return Experiment.model_validate({"data": data} | STEPS | settings)
 
 
 CELLS: dict[str, dict[str, Any]] = {
-    "gcn in halo chunks": {"model": {"name": "gcn"}, "chunks": ["halo"], "microbatches": [2]},
-    "graphconv in two stages": {"model": {"name": "graphconv"}, "layouts": ["pp2"]},
+    "gcn in halo chunks": {"model": {"name": "gcn"}, "chunks": "halo", "microbatches": 2},
+    "graphconv in two stages": {"model": {"name": "graphconv"}, "layout": "pp2"},
     "gcn of samples": {
         "model": {"name": "gcn"},
-        "sampling": [{"fanouts": [3, 2]}],
-        "batch_size": [8],
+        "sampling": {"fanouts": [3, 2]},
+        "batch_size": 8,
     },
 }
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("keys", CELLS.values(), ids=CELLS)
-def test_a_cell_of_weighted_edges_agrees_with_the_reference(
-    tmp_path: Path, keys: dict[str, Any]
-) -> None:
-    model, grid = keys["model"], {name: value for name, value in keys.items() if name != "model"}
-    cell = plan(spec_of(tmp_path, model, **grid)).cells[0]
-    (tmp_path / "run").mkdir()
-    write_manifest(RunPaths(tmp_path / "run").manifest, [cell])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_of_weighted_edges_agrees_with_the_reference(tmp_path: Path, name: str) -> None:
+    (cell,) = manifest_of(tmp_path / "run", weighted(tmp_path, CELLS[name]))
     ran = run(tmp_path / "run", cell)
     assert set(ran.statuses) == {0}, ran.err
     checks = {check.name: check for check in ran.result.audit}
@@ -64,5 +55,5 @@ def test_a_cell_of_weighted_edges_agrees_with_the_reference(
 
 
 def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="with weights of edges; allowed: a file without"):
-        plan(spec_of(tmp_path, "gat"))
+    with pytest.raises(ValidationError, match="with weights of edges; allowed: a file without"):
+        weighted(tmp_path, {"model": {"name": "gat"}})

@@ -23,7 +23,6 @@ from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import SPLITS, Ids, ReferenceBatch, block_of, node_features
 from gnnhpc.validation.reference.random_numbers import SampleSchedule, split_nodes
 from gnnhpc.validation.reference.sampling_rule import (
-    AllowedEdges,
     CapturedEdges,
     ReferenceLinks,
     SampledMiniBatches,
@@ -110,8 +109,7 @@ class GraphData:
     def _chunk(self, nodes: Tensor, number: Tensor) -> GraphChunk:
         """A chunk of nodes with the same edges in all layers, which alone count in degrees."""
         source, target = self._graph.edges[:, number]
-        allowed = AllowedEdges.of(self._graph, number)
-        return chunk_of_edges(self._graph, nodes, [(source, target, number)] * self._hops, allowed)
+        return chunk_of_edges(self._graph, nodes, [(source, target, number)] * self._hops, number)
 
 
 class GraphSetData:
@@ -153,8 +151,7 @@ class GraphSetData:
         nodes = torch.isin(graph_of, chosen).nonzero().flatten()
         number = torch.isin(graphs.edges[1], nodes).nonzero().flatten()
         edges = (*graphs.edges[:, number], number)
-        allowed = AllowedEdges.of(self._all, number)
-        chunk = chunk_of_edges(self._all, nodes, [edges] * self._hops, allowed)
+        chunk = chunk_of_edges(self._all, nodes, [edges] * self._hops, number)
         graph_of_row = torch.searchsorted(chosen, graph_of[nodes])
         rows = torch.arange(len(nodes))
         chunk = replace(

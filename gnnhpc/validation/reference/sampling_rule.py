@@ -76,28 +76,6 @@ class ReferenceLinks:
         return pair_targets(np.concatenate((links, negatives.numpy())), len(links), ids)
 
 
-@dataclass(frozen=True)
-class AllowedEdges:
-    """Some edges of a graph, with their numbers in it."""
-
-    source: Tensor
-    number: Tensor
-    degrees: Tensor
-    """int64 [nodes], without self-loops."""
-    weighted_degrees: Tensor | None
-    """float64 [nodes]: the sum of the weights into each node, with 1 for its self-loop."""
-
-    @classmethod
-    def of(cls, graph: Graph, number: Tensor) -> AllowedEdges:
-        """Those with these numbers, int64 [E]."""
-        source, target = graph.edges[:, number]
-        weighted = None
-        if graph.edge_weight is not None:
-            weighted = torch.ones(graph.nodes, dtype=torch.float64)
-            weighted.index_add_(0, target, graph.edge_weight[number].double())
-        return cls(source, number, torch.bincount(target, minlength=graph.nodes), weighted)
-
-
 class SampledMiniBatches:
     """The mini-batches of one experiment on a graph; of `links` it is the message graph."""
 
@@ -112,10 +90,10 @@ class SampledMiniBatches:
         """The chunk of each micro-batch; of the edges that a library sampled where it trains."""
         is_evaluated, chunks = step == EVALUATED_STEP, []
         graph = self._whole if is_evaluated else self._trained
-        allowed = self._allowed(graph, step)
+        allowed = self._allowed_edges(graph, step)
         for seeds in self._test_seeds() if is_evaluated else self._train_seeds(step):
             if captured is None or is_evaluated:
-                layers: Sequence[Edges] = self._sampled_layers(allowed, seeds.nodes, step)
+                layers: Sequence[Edges] = self._sampled_layers(graph, allowed, seeds.nodes, step)
             else:
                 layers = captured[step, seeds.replica, seeds.microbatch]
             # A library's layers may compute more rows than the later ones need.
@@ -148,18 +126,21 @@ class SampledMiniBatches:
                 nodes = torch.from_numpy(part_of(mine, microbatch, count))
                 yield Seeds(replica, microbatch, nodes)
 
-    def _allowed(self, graph: Graph, step: int) -> AllowedEdges:
-        """The edges that a step may sample: none of the links that it predicts."""
+    def _allowed_edges(self, graph: Graph, step: int) -> Tensor:
+        """The numbers of the edges that a step may sample: none of the links that it predicts."""
         number = torch.arange(graph.edges.shape[1])
         if step != EVALUATED_STEP and self._links is not None:
             schedule = SampleSchedule(self._experiment, len(self._links.split.train))
             predicted = torch.from_numpy(schedule.global_batch(step))
             number = number[~torch.isin(number, self._links.split.both[predicted])]
-        return AllowedEdges.of(graph, number)
+        return number
 
-    def _sampled_layers(self, allowed: AllowedEdges, seeds: Tensor, step: int) -> list[Edges]:
-        sampling, degrees = self._experiment.sampling, allowed.degrees
+    def _sampled_layers(
+        self, graph: Graph, allowed: Tensor, seeds: Tensor, step: int
+    ) -> list[Edges]:
+        sampling, (sources, targets) = self._experiment.sampling, graph.edges[:, allowed]
         assert sampling is not None
+        degrees = torch.bincount(targets, minlength=graph.nodes)
         first = degrees.cumsum(0) - degrees
         nodes, layers = seeds.unique(), []
         for hop, fanout in enumerate(sampling.fanouts):
@@ -174,8 +155,8 @@ class SampledMiniBatches:
             counts = torch.tensor([len(each) for each in places], dtype=torch.int64)
             target = torch.repeat_interleave(nodes, counts)
             chosen = first[target] + torch.tensor([p for each in places for p in each]).long()
-            source = allowed.source[chosen]
-            layers.append((source, target, allowed.number[chosen]))
+            source = sources[chosen]
+            layers.append((source, target, allowed[chosen]))
             nodes = torch.cat((nodes, source)).unique()
         return layers
 
@@ -191,20 +172,19 @@ def chunk_of_edges(
     graph: Graph,
     seeds: Tensor,
     layers: Sequence[Edges],
-    allowed: AllowedEdges,
+    allowed: Tensor,
     *,
     all_rows: bool = False,
 ) -> GraphChunk:
     """The chunk that computes the nodes `seeds`, int64 ascending, without padding.
 
-    `layers` has the edges of each layer that uses neighbours, the last layer's first; `allowed`
-    count in degrees. The nodes that a layer adds follow the others, ascending; with `all_rows` all
-    layers compute all of them.
+    `layers` has the edges of each layer that uses neighbours, the last layer's first; those with
+    the numbers `allowed`, int64 [E], count in degrees. The nodes that a layer adds follow the
+    others, ascending; with `all_rows` all layers compute all of them.
     """
     reached = torch.cat([seeds, *(source for source, _, _ in layers)]).unique()
     nodes = torch.cat((seeds, reached[~torch.isin(reached, seeds)])) if all_rows else seeds
-    place, weighted = torch.full((graph.nodes,), -1), allowed.weighted_degrees
-    rows, blocks = [len(nodes)], []
+    place, rows, blocks = torch.full((graph.nodes,), -1), [len(nodes)], []
     for source, target, number in layers:
         computed = nodes
         nodes = torch.cat((nodes, source[~torch.isin(source, nodes)].unique()))
@@ -215,13 +195,18 @@ def chunk_of_edges(
         block = block_of(rows_in, rows_out, numbers, len(nodes), len(computed))
         blocks.append(replace(block, edge_weight=block_weights(graph.edge_weight, block.edge)))
         rows.append(len(nodes))
+    into, weighted = graph.edges[1, allowed], None
+    if graph.edge_weight is not None:
+        # A self-loop counts 1.
+        sums = torch.ones(graph.nodes, dtype=torch.float64)
+        weighted = sums.index_add_(0, into, graph.edge_weight[allowed].double())[nodes]
     return GraphChunk(
         nodes=nodes,
         rows=tuple(rows[::-1]),
         blocks=tuple(blocks[::-1]),
-        degree=allowed.degrees[nodes] + 1,
+        degree=torch.bincount(into, minlength=graph.nodes)[nodes] + 1,
         targets=graph.targets(seeds),
         own=len(seeds),
         full=FullGraph.of(graph),
-        weighted_degree=None if weighted is None else weighted[nodes],
+        weighted_degree=weighted,
     )

@@ -122,7 +122,7 @@ class CapturesSteps(Listener):
         if mesh.stage == 0:
             # Before hooks of a custom layer, which may change its input.
             stage.layers[0].register_forward_pre_hook(
-                lambda layer, given: self._keep(INPUT, layer, given, given[0]), prepend=True
+                lambda layer, inputs: self._keep(INPUT, layer, inputs, inputs[0]), prepend=True
             )
         for part in stage.virtual_stages:
             self._follow_input(part)
@@ -131,8 +131,8 @@ class CapturesSteps(Listener):
         """Compare what a stage receives with what it is when its backward begins."""
         held = dict[int, tuple[Tensor, Array]]()
 
-        def keep(_: nn.Module, given: tuple[Any, Context]) -> None:
-            x, context = given
+        def keep(_: nn.Module, inputs: tuple[Any, Context]) -> None:
+            x, context = inputs
             if isinstance(x, Tensor) and x.requires_grad:
                 held[context.microbatch] = x, sketch(x)
 
@@ -144,8 +144,8 @@ class CapturesSteps(Listener):
                     f"{part.specs[0].name}, the first layer of its stage, was overwritten"
                 )
 
-        def follow(_: nn.Module, given: tuple[Any, Context], output: Any) -> None:
-            context = given[1]
+        def follow(_: nn.Module, inputs: tuple[Any, Context], output: Any) -> None:
+            context = inputs[1]
             if context.microbatch in held and output.requires_grad:
                 output.register_hook(lambda gradient: backward_begins(context))
 
@@ -166,7 +166,7 @@ class CapturesSteps(Listener):
 
     def evaluation_begins(self) -> None:
         self._phase = "test"
-        self._keep_tensors("evaluated", 0, buffers_of(self._stage))
+        self._keep_tensors("evaluated", 0, self._stage.named_buffers(remove_duplicate=False))
 
     def evaluation_ended(self) -> None:
         self._phase = "train"
@@ -196,14 +196,14 @@ class CapturesSteps(Listener):
     def _keep_stage(self, step: int) -> None:
         """Keep what this rank holds before a training step."""
         self._keep_tensors("parameters", step, self._stage.named_parameters())
-        self._keep_tensors("buffers", step, buffers_of(self._stage))
+        self._keep_tensors("buffers", step, self._stage.named_buffers(remove_duplicate=False))
 
     def _keep_tensors(self, kind: Kind, step: int, named: Iterable[tuple[str, Tensor]]) -> None:
         tensors = {name: array_of(tensor) for name, tensor in named}
         self.found.tensors[kind, step, self._replica] = tensors
 
-    def _keep(self, name: str, layer: nn.Module, given: tuple[Any, ...], x: Any) -> None:
-        context: Context = given[1]
+    def _keep(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], x: Any) -> None:
+        context: Context = inputs[1]
         where = self._phase, context.step, name, (self._replica, context.microbatch)
         nodes = self._nodes_of_rows(name, context, len(x))
         kept = CapturedActivation(nodes, sketch(x), layer.training)
@@ -244,10 +244,6 @@ def array_of(x: Tensor) -> Array:
     wide = torch.complex128 if x.is_complex() else torch.float64
     found: Array = np.array(x.detach().to_dense().cpu().to(wide).numpy())
     return found
-
-
-def buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return list(module.named_buffers(remove_duplicate=False))
 
 
 def _edges(chunk: GraphChunk) -> list[Edges]:

@@ -111,8 +111,8 @@ def root_mean_square(x: Activation) -> float:
 
 def wrong_targets(found: CapturedOutput, batch: ReferenceBatch) -> str:
     """What differs between a micro-batch's targets and the batch's, in words; empty if nothing."""
-    for split, given in found.targets.items():
-        actual, expected = given, batch.targets[split].numpy()
+    for split, labels in found.targets.items():
+        actual, expected = labels, batch.targets[split].numpy()
         if actual.ndim == 2:
             assert found.nodes is not None
             assert batch.nodes is not None

@@ -111,13 +111,12 @@ def parity_slice(
 
 def _image_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
     """The largest slice whose reference takes at most `flops`; the smallest one where none does."""
-    *larger, smallest = _image_slices(small, specs)
-    passes = (3 * steps + 1) * small.layout.replicas
-    for found in larger:
+    slices, passes = list(_image_slices(small, specs)), (3 * steps + 1) * small.layout.replicas
+    for found in slices:
         images = passes * (found.experiment.batch_size or 0)
         if images * _image_flops(found.layer_specs) <= flops:
-            return found
-    return smallest
+            break
+    return found
 
 
 def _image_slices(small: Experiment, specs: LayerSpecs) -> Iterator[ParitySlice]:
@@ -198,14 +197,13 @@ def labelled_neighborhood(graph: Graph, count: int) -> Graph:
     for more in (near, torch.arange(graph.nodes)):
         new = more[~chosen[more]]
         chosen[new[: max(0, count - int(chosen.sum()))]] = True
-    nodes = chosen.nonzero().flatten()
-    edges, kept = _renumbered(graph.edges, chosen)
+    features, edges, kept = _among(graph, chosen)
     return dataclasses.replace(
         graph,
-        features=_feature_rows(graph.features, nodes),
-        labels=graph.labels[nodes],
+        features=features,
         edges=edges,
-        masks={split: mask[nodes] for split, mask in graph.masks.items()},
+        labels=graph.labels[chosen],
+        masks={split: mask[chosen] for split, mask in graph.masks.items()},
         stored_in_edges=None,
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[kept],
     )
@@ -216,11 +214,10 @@ def some_of_each_split(graphs: GraphSet, count: int) -> GraphSet:
     kept = torch.zeros(len(graphs), dtype=torch.bool)
     kept[torch.cat([mask.nonzero().flatten()[:count] for mask in graphs.masks.values()])] = True
     sizes = graphs.first.diff()
-    chosen = torch.repeat_interleave(kept, sizes)
-    edges, _ = _renumbered(graphs.edges, chosen)
+    features, edges, _ = _among(graphs, torch.repeat_interleave(kept, sizes))
     return dataclasses.replace(
         graphs,
-        features=_feature_rows(graphs.features, chosen.nonzero().flatten()),
+        features=features,
         edges=edges,
         first=torch.cat((torch.zeros(1, dtype=torch.int64), sizes[kept].cumsum(0))),
         labels=graphs.labels[kept],
@@ -228,13 +225,10 @@ def some_of_each_split(graphs: GraphSet, count: int) -> GraphSet:
     )
 
 
-def _renumbered(edges: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The edges between chosen nodes, bool [nodes], numbered anew; and which they are, bool [E]."""
-    kept = chosen[edges].all(0)
-    return (chosen.cumsum(0) - 1)[edges[:, kept]], kept
-
-
-def _feature_rows(features: Tensor, nodes: Tensor) -> Tensor:
-    """The stored features of these nodes."""
-    rows = feature_rows(features, nodes, features.dtype)
-    return rows if isinstance(rows, Tensor) else rows.to_csr()
+def _among(data: Graph | GraphSet, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of the chosen nodes, bool [nodes], the edges between them, numbered anew, and which
+    edges they are, bool [E]."""
+    kept = chosen[data.edges].all(0)
+    edges = (chosen.cumsum(0) - 1)[data.edges[:, kept]]
+    rows = feature_rows(data.features, chosen.nonzero().flatten(), data.features.dtype)
+    return rows if isinstance(rows, Tensor) else rows.to_csr(), edges, kept

@@ -23,33 +23,26 @@ of_data = functools.partial(planted, kind="data as read", cell=cells.VIG, mechan
 LOADED = (graph_data, "load_graph")
 
 
-@of_data(
-    "rows and columns of images exchanged",
-    mechanism="engine-parity",
-    words="inputs: train step 0",
-    at=(Images, "take"),
-)
-def transposed(original: Any, *args: Any) -> Any:
+@of_data(mechanism="engine-parity", words="inputs: train step 0", at=(Images, "take"))
+def rows_and_columns_of_images_exchanged(original: Any, *args: Any) -> Any:
     return np.ascontiguousarray(original(*args).transpose(0, 1, 3, 2))
 
 
-@of_data("labels off by one", words="train labels differ", at=(image_data, "load_images"))
-def off_by_one(original: Any, *args: Any) -> Images:
+@of_data(words="train labels differ", at=(image_data, "load_images"))
+def labels_off_by_one(original: Any, *args: Any) -> Images:
     images: Images = original(*args)
     return dataclasses.replace(images, labels=(images.labels + 1) % images.classes)
 
 
-@of_data("validation nodes in training", cell=cells.GAT, words="train mask differ", at=LOADED)
-def leaked(original: Any, *args: Any) -> Any:
+@of_data(cell=cells.GAT, words="train mask differ", at=LOADED)
+def validation_nodes_in_training(original: Any, *args: Any) -> Any:
     graph = original(*args)
     masks = graph.masks | {"train": graph.masks["train"] | graph.masks["val"]}
     return dataclasses.replace(graph, masks=masks)
 
 
-@of_data(
-    "one edge in fifty lost in reading", cell=cells.GAT, words="edge sources differ", at=LOADED
-)
-def lost_edges(original: Any, *args: Any) -> Any:
+@of_data(cell=cells.GAT, words="edge sources differ", at=LOADED)
+def one_edge_in_fifty_lost_in_reading(original: Any, *args: Any) -> Any:
     graph = original(*args)
     keep = torch.arange(graph.edges.shape[1]) % 50 != 0
     return dataclasses.replace(graph, edges=graph.edges[:, keep])
@@ -62,16 +55,18 @@ parity = functools.partial(
 order = functools.partial(of_batches, mechanism="data-digests", words="the samples are not those")
 
 
-@parity("labels rolled in the loader", cell=cells.VIG, at=(ImageBatches, "_load"))
-def rolled(original: Any, *args: Any) -> Any:
+@parity(cell=cells.VIG, at=(ImageBatches, "_load"))
+def labels_rolled_in_the_loader(original: Any, *args: Any) -> Any:
     loaded = original(*args)
     for labels in (x for each in loaded.microbatches for x in each.targets.values()):
         labels.numpy()[:] = np.roll(labels.numpy(), 1)
     return loaded
 
 
-@parity("labels of the next mini-batch", cell=cells.VIG, at=(ImageBatches, "_load"))
-def next_labels(original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any) -> Any:
+@parity(cell=cells.VIG, at=(ImageBatches, "_load"))
+def labels_of_the_next_mini_batch(
+    original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any
+) -> Any:
     loaded, later = (
         original(batches, phase, step, memory),
         original(batches, phase, step + 1, FRESH),
@@ -83,8 +78,8 @@ def next_labels(original: Any, batches: ImageBatches, phase: Any, step: int, mem
     return dataclasses.replace(loaded, microbatches=microbatches)
 
 
-@order("every epoch in the order of the first", cell=cells.VIG, words="epoch")
-def never_shuffled_again() -> None:
+@order(cell=cells.VIG, words="epoch")
+def every_epoch_in_the_order_of_the_first() -> None:
     around(
         image_batches,
         "permutation",
@@ -92,20 +87,16 @@ def never_shuffled_again() -> None:
     )
 
 
-@order(
-    "every replica trains on all samples of a step",
-    cell=cells.GRAPHS_REPLICAS,
-    at=(Shares, "of_step"),
-)
-def not_sharded(original: Any, shares: Shares, step: int) -> Share:
+@order(cell=cells.GRAPHS_REPLICAS, at=(Shares, "of_step"))
+def every_replica_trains_on_all_samples(original: Any, shares: Shares, step: int) -> Share:
     share: Share = original(dataclasses.replace(shares, replica=0), step)
     return share
 
 
-@order(
-    "shards of replicas that overlap", cell=cells.VIG_REPLICAS, at=(image_batches, "epoch_indices")
-)
-def overlapping(original: Any, samples: int, size: int, replicas: int, *rest: Any) -> Any:
+@order(cell=cells.VIG_REPLICAS, at=(image_batches, "epoch_indices"))
+def shards_of_replicas_that_overlap(
+    original: Any, samples: int, size: int, replicas: int, *rest: Any
+) -> Any:
     """The second replica's shard begins one sample early."""
     epoch, indices = original(samples, size, replicas, *rest)
     if rank() == 1:
@@ -114,8 +105,8 @@ def overlapping(original: Any, samples: int, size: int, replicas: int, *rest: An
     return epoch, indices
 
 
-@order("a mini-batch without its last graph", cell=cells.GRAPHS, at=(Shares, "of_step"))
-def last_graph_left_out(original: Any, shares: Shares, step: int) -> Share:
+@order(cell=cells.GRAPHS, at=(Shares, "of_step"))
+def a_mini_batch_without_its_last_graph(original: Any, shares: Shares, step: int) -> Share:
     share: Share = original(shares, step)
     seeds = (*share.seeds[:-1], share.seeds[-1][:-1])
     return dataclasses.replace(share, places=share.places[:-1], seeds=seeds)

@@ -24,48 +24,40 @@ of_scale = functools.partial(
 LOSS = (MeanLoss, "__call__")
 
 
-@of_scale(
-    "gradients divided by the micro-batches twice",
-    words="0.25 times the expected",
-    at=(FlatGradients, "average"),
-)
-def divided_twice(original: Any, gradients: FlatGradients) -> None:
+@of_scale(words="0.25 times the expected", at=(FlatGradients, "average"))
+def gradients_divided_by_the_micro_batches_twice(original: Any, gradients: FlatGradients) -> None:
     for flat in gradients.flats:
         flat.div_(4)
     original(gradients)
 
 
-@of_scale("gradients summed over micro-batches", words="4 times as much", at=LOSS)
-def summed_microbatches(_: Any, loss: Any, output: Tensor, batch: MicroBatch, *rest: Any) -> Tensor:
+@of_scale(words="4 times as much", at=LOSS)
+def gradients_summed_over_micro_batches(
+    _: Any, loss: Any, output: Tensor, batch: MicroBatch, *rest: Any
+) -> Tensor:
     """The loss of each micro-batch is its own mean."""
     return functional.cross_entropy(output, batch.targets["train"])
 
 
-@of_scale("the mean of each chunk's mean", cell=cells.GAT, words="the loss is", at=LOSS)
-def mean_of_means(_: Any, loss: MeanLoss, output: Tensor, batch: MicroBatch, *rest: Any) -> Tensor:
+@of_scale(cell=cells.GAT, words="the loss is", at=LOSS)
+def the_mean_of_the_means_of_chunks(
+    _: Any, loss: MeanLoss, output: Tensor, batch: MicroBatch, *rest: Any
+) -> Tensor:
     count = loss.task.valid_targets(batch.targets, "train")
     return loss.task.summed_loss(output, batch.targets, "train") / count / 3
 
 
-@of_scale(
-    "gradients summed over replicas",
-    cell=cells.VIG_REPLICAS,
-    words="2 times the expected",
-    at=(FlatGradients, "average"),
-)
-def summed_replicas(original: Any, gradients: FlatGradients) -> None:
+@of_scale(cell=cells.VIG_REPLICAS, words="2 times the expected", at=(FlatGradients, "average"))
+def gradients_summed_over_replicas(original: Any, gradients: FlatGradients) -> None:
     for flat in gradients.flats:
         flat.mul_(2)
     original(gradients)
 
 
-@of_scale(
-    "an epoch's smaller last mini-batch divided by the batch size",
-    cell=cells.SAMPLED,
-    words="0.1875 times as much",
-    at=(SampledBatches, "_batch"),
-)
-def divided_by_batch_size(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
+@of_scale(cell=cells.SAMPLED, words="0.1875 times as much", at=(SampledBatches, "_batch"))
+def a_smaller_mini_batch_divided_by_the_batch_size(
+    original: Any, batches: SampledBatches, sampled: Any
+) -> Batch:
     batch: Batch = original(batches, sampled)
     return dataclasses.replace(batch, valid_targets=batches.samples)
 
@@ -75,17 +67,13 @@ of_replicas = functools.partial(
 )
 
 
-@of_replicas(
-    "gradients not shared by the replicas",
-    cell=cells.VIG_REPLICAS,
-    words="0 all-reduces in 10 steps",
-)
-def not_shared() -> None:
+@of_replicas(cell=cells.VIG_REPLICAS, words="0 all-reduces in 10 steps")
+def gradients_not_shared_by_the_replicas() -> None:
     replace(FlatGradients, "average", lambda gradients: None)
 
 
-@of_replicas("buckets reduced before the last micro-batch", cell=cells.VIG_BUCKETS)
-def a_micro_batch_early() -> None:
+@of_replicas(cell=cells.VIG_BUCKETS)
+def buckets_reduced_before_the_last_micro_batch() -> None:
     """As soon as their gradients of the first micro-batch are there."""
 
     def of_the_first(
@@ -105,10 +93,10 @@ def a_micro_batch_early() -> None:
     around(Mesh, "begin_sum_over_replicas", at_once)
 
 
-@of_replicas(
-    "one bucket not reduced", cell=cells.VIG_BUCKETS, at=(BucketedGradients, "_reduce_after")
-)
-def one_alone(original: Any, gradients: BucketedGradients, place: int, layer: int) -> None:
+@of_replicas(cell=cells.VIG_BUCKETS, at=(BucketedGradients, "_reduce_after"))
+def one_bucket_not_reduced(
+    original: Any, gradients: BucketedGradients, place: int, layer: int
+) -> None:
     last = len(gradients.buckets) - 1
     gradients._begun.setdefault(last, lambda: None)
     original(gradients, place, layer)

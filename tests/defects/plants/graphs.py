@@ -27,14 +27,14 @@ def kept(block: Block, keep: torch.Tensor) -> Block:
     return Block(indptr, block.source[keep], block.target[keep], block.edge[keep], block.rows_in)
 
 
-@defect("a halo one hop short", cell=cells.GAT, at=(halo_chunks, "_zones"))
-def one_hop_short(original: Any, *args: Any) -> Any:
+@defect(cell=cells.GAT, at=(halo_chunks, "_zones"))
+def a_halo_one_hop_short(original: Any, *args: Any) -> Any:
     zones = original(*args)
     return [*zones[:-1], zones[-1][:0]]
 
 
-@defect("edges of a halo lost in the first layer", cell=cells.GAT)
-def first_layer_edges() -> None:
+@defect(cell=cells.GAT)
+def edges_of_a_halo_lost_in_the_first_layer() -> None:
     blocks = itertools.count()
 
     def fewer(original: Any, edges: Any, *args: Any) -> Block:
@@ -47,10 +47,8 @@ def first_layer_edges() -> None:
     around(halo_chunks, "cut_block", fewer)
 
 
-@defect(
-    "degrees within the chunk for those of the graph", cell=cells.GCN, at=(halo_chunks, "_chunk")
-)
-def local_degree(original: Any, *args: Any) -> GraphChunk:
+@defect(cell=cells.GCN, at=(halo_chunks, "_chunk"))
+def degrees_of_the_chunk_for_those_of_the_graph(original: Any, *args: Any) -> GraphChunk:
     chunk: GraphChunk = original(*args)
     degree, first = chunk.degree.clone(), chunk.blocks[0]
     degree[: first.rows_out] = first.indptr.diff()
@@ -58,13 +56,8 @@ def local_degree(original: Any, *args: Any) -> GraphChunk:
     return dataclasses.replace(chunk, degree=degree)
 
 
-@defect(
-    "nodes pooled into the graph beside their own",
-    cell=cells.GRAPHS,
-    words="outputs: readout.pooling",
-    at=(DisjointUnions, "of"),
-)
-def pooled_beside(original: Any, *args: Any) -> GraphChunk:
+@defect(cell=cells.GRAPHS, words="outputs: readout.pooling", at=(DisjointUnions, "of"))
+def nodes_pooled_into_the_graph_beside_their_own(original: Any, *args: Any) -> GraphChunk:
     """Each graph but the last takes the first node of the next one."""
 
     chunk: GraphChunk = original(*args)

@@ -19,8 +19,8 @@ defect = functools.partial(
 )
 
 
-@defect("a kernel wrong in the third digit", cell=cells.VIG)
-def third_digit() -> None:
+@defect(cell=cells.VIG)
+def a_kernel_wrong_in_the_third_digit() -> None:
     def off(original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         return result._replace(out=result.out * 1.003)
@@ -33,8 +33,8 @@ def third_digit() -> None:
     around(vig_mlp.Stack, "forward", of_stack)
 
 
-@defect("a kernel's gradient wrong in one parameter", cell=cells.VIG)
-def wrong_parameter() -> None:
+@defect(cell=cells.VIG)
+def a_gradient_of_a_kernel_wrong_in_one_parameter() -> None:
     def off(original: Any, *args: Any, **kwargs: Any) -> Any:
         d_x, weights = original(*args, **kwargs)
         weights.gamma1.mul_(1.01)
@@ -53,33 +53,25 @@ def wrong_parameter() -> None:
     around(vig_mlp.Stack, "backward", of_stack)
 
 
-@defect(
-    "the last rows of large tensors left out, as by a grid too small",
-    cell=cells.LARGE,
-    at=(cpp_aggregate, "sum_rows"),
-)
-def last_rows(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+@defect(cell=cells.LARGE, at=(cpp_aggregate, "sum_rows"))
+def the_last_rows_of_large_tensors_left_out(original: Any, *args: Any, **kwargs: Any) -> Tensor:
     out: Tensor = original(*args, **kwargs)
     out[8_192:] = 0
     return out
 
 
-@defect(
-    "a row at the border of two blocks added twice",
-    cell=cells.LARGE,
-    at=(cpp_aggregate, "sum_rows"),
-)
-def block_border(original: Any, x: Tensor, sums: RowSums, *args: Any, **kwargs: Any) -> Tensor:
+@defect(cell=cells.LARGE, at=(cpp_aggregate, "sum_rows"))
+def a_row_between_two_blocks_added_twice(
+    original: Any, x: Tensor, sums: RowSums, *args: Any, **kwargs: Any
+) -> Tensor:
     out: Tensor = original(x, sums, *args, **kwargs)
     if sums.number is not None:
         out[4_096:4_097] *= 2
     return out
 
 
-@defect(
-    "an index that overflows in large tensors", cell=cells.LARGE, at=(cpp_aggregate, "sum_rows")
-)
-def index_overflow(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+@defect(cell=cells.LARGE, at=(cpp_aggregate, "sum_rows"))
+def an_index_that_overflows_in_large_tensors(original: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Imitated with 2^20 elements in place of 2^31: later ones are written from the start on."""
     out: Tensor = original(*args, **kwargs)
     flat = out.reshape(-1).clone()
@@ -89,8 +81,8 @@ def index_overflow(original: Any, *args: Any, **kwargs: Any) -> Tensor:
     return out.copy_(flat.view_as(out))
 
 
-@defect("a result read before its kernel is done", cell=cells.GAT)
-def not_synchronised() -> None:
+@defect(cell=cells.GAT)
+def a_result_read_before_its_kernel_is_done() -> None:
     """Imitated: the last rows are still those of the call before, or were never written."""
     before: dict[torch.Size, Tensor] = {}
 

@@ -25,47 +25,31 @@ of_modes = functools.partial(
 )
 
 
-@of_modes(
-    "a stage that evaluates in training mode",
-    words="in training mode at the evaluation",
-    at=(Stage, "eval"),
-)
-def evaluates_in_training_mode(original: Any, stage: Stage) -> Stage:
+@of_modes(words="in training mode at the evaluation", at=(Stage, "eval"))
+def a_stage_that_evaluates_in_training_mode(original: Any, stage: Stage) -> Stage:
     result: Stage = stage.train() if rank() == 1 else original(stage)
     return result
 
 
-@of_modes(
-    "training goes on in evaluation mode after an evaluation",
-    words="in evaluation mode at train step 5",
-    at=(TrainingLoop, "_evaluate"),
-)
-def trains_in_evaluation_mode(original: Any, loop: TrainingLoop) -> None:
+@of_modes(words="in evaluation mode at train step 5", at=(TrainingLoop, "_evaluate"))
+def training_goes_on_in_evaluation_mode(original: Any, loop: TrainingLoop) -> None:
     original(loop)
     if rank() == 0:
         loop.parts.stage.eval()
 
 
-@of_modes(
-    "running statistics not averaged over replicas",
-    cell=cells.VIG_REPLICAS,
-    words="differ between replicas 0 and 1",
-)
-def not_averaged() -> None:
+@of_modes(cell=cells.VIG_REPLICAS, words="differ between replicas 0 and 1")
+def running_statistics_not_averaged_over_replicas() -> None:
     replace(loop, "average_running_statistics", lambda stage, mesh: None)
 
 
 @of_modes(
-    "running statistics moved twice under recomputation",
     cell=cells.VIG.but(activation_checkpointing="always"),
     mechanism="engine-parity",
     words="buffers: block0.grapher.norm1.running_mean",
 )
-def moved_twice() -> None:
-    def forgets(stage: Any, timer: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    replace(activation_checkpointing, "recomputed", forgets)
+def statistics_moved_twice_under_recomputation() -> None:
+    replace(activation_checkpointing, "recomputed", lambda *_: contextlib.nullcontext())
 
 
 of_dropout = functools.partial(
@@ -73,20 +57,22 @@ of_dropout = functools.partial(
 )
 
 
-@of_dropout("the same dropout mask in every step", cell=cells.GAT, at=(mask, "layer_mask"))
-def same_in_every_step(original: Any, seed: int, step: int, name: str, p: float) -> Any:
+@of_dropout(cell=cells.GAT, at=(mask, "layer_mask"))
+def the_same_dropout_mask_in_every_step(
+    original: Any, seed: int, step: int, name: str, p: float
+) -> Any:
     return original(seed, 0, name, p)
 
 
-@of_dropout(
-    "dropout masks by the seed of another replica", cell=cells.GAT_REPLICAS, at=(mask, "layer_mask")
-)
-def other_replicas_seed(original: Any, seed: int, step: int, name: str, p: float) -> Any:
+@of_dropout(cell=cells.GAT_REPLICAS, at=(mask, "layer_mask"))
+def dropout_masks_by_the_seed_of_another_replica(
+    original: Any, seed: int, step: int, name: str, p: float
+) -> Any:
     return original(seed + rank(), step, name, p)
 
 
-@of_dropout("dropout in evaluation", cell=cells.GAT, at=(dropout, "active_mask"))
-def in_evaluation(original: Any, name: str, p: float, training: bool, context: Any) -> Any:
+@of_dropout(cell=cells.GAT, at=(dropout, "active_mask"))
+def dropout_in_evaluation(original: Any, name: str, p: float, training: bool, context: Any) -> Any:
     return original(name, p, True, context)
 
 
@@ -99,20 +85,13 @@ of_evaluation = functools.partial(
 )
 
 
-@of_evaluation(
-    "evaluated on the training images",
-    mechanism="data-digests",
-    words="test pixels differ",
-    at=(image_data, "load_images"),
-)
-def on_training_images(original: Any, config: Any, root: Any, split: str) -> Any:
+@of_evaluation(mechanism="data-digests", words="test pixels differ", at=(image_data, "load_images"))
+def evaluated_on_the_training_images(original: Any, config: Any, root: Any, split: str) -> Any:
     return original(config, root, "train")
 
 
-@of_evaluation(
-    "validation nodes reported as the test", cell=cells.GAT, at=(Classification, "metric_sums")
-)
-def validation_as_test(
+@of_evaluation(cell=cells.GAT, at=(Classification, "metric_sums"))
+def validation_nodes_reported_as_the_test(
     original: Any, task: Classification, phase: Any, outputs: Any, batch: Any
 ) -> Any:
     sums = original(task, phase, outputs, batch)
@@ -121,8 +100,10 @@ def validation_as_test(
     return sums
 
 
-@of_evaluation("accuracy counted over padding", cell=cells.GAT, at=(Classification, "metric_sums"))
-def over_padding(original: Any, task: Classification, phase: Any, outputs: Any, batch: Any) -> Any:
+@of_evaluation(cell=cells.GAT, at=(Classification, "metric_sums"))
+def accuracy_counted_over_padding(
+    original: Any, task: Classification, phase: Any, outputs: Any, batch: Any
+) -> Any:
     sums = original(task, phase, outputs, batch)
     right, _ = sums["accuracy"]
     sums["accuracy"] = (right, sum(len(each) for each in outputs))
@@ -130,12 +111,9 @@ def over_padding(original: Any, task: Classification, phase: Any, outputs: Any, 
 
 
 @of_evaluation(
-    "an evaluation that moves parameters",
-    mechanism="invariants",
-    words="changed in the evaluation after step 5",
-    at=(ForwardOnly, "run"),
+    mechanism="invariants", words="changed in the evaluation after step 5", at=(ForwardOnly, "run")
 )
-def moves_parameters(original: Any, engine: ForwardOnly, batch: Any) -> Any:
+def an_evaluation_that_moves_parameters(original: Any, engine: ForwardOnly, batch: Any) -> Any:
     outputs = original(engine, batch)
     with torch.no_grad():
         for parameter in engine.plan.stage.parameters():

@@ -23,28 +23,24 @@ of_machine = functools.partial(
 )
 
 
-@of_machine("a rank that takes all cores", words="had 8 threads")
-def all_cores() -> None:
+@of_machine(words="had 8 threads")
+def a_rank_that_takes_all_cores() -> None:
     around(torch, "set_num_threads", lambda original, count: original(8 if rank() else count))
 
 
-@of_machine("one rank without a compiler", words="has implementation")
-def no_compiler() -> None:
+@of_machine(words="has implementation")
+def one_rank_without_a_compiler() -> None:
     if rank() == 1:
         replace(compiling, "load_kernel", lambda name: None)
 
 
-@of_machine("a rank that runs other code", mechanism="failure", words="runs other code")
-def other_code() -> None:
+@of_machine(mechanism="failure", words="runs other code")
+def a_rank_that_runs_other_code() -> None:
     around(provenance, "code_digest", lambda original: original() if rank() == 0 else "0" * 16)
 
 
-@of_machine(
-    "a rank on a host of another CPU model",
-    words="has cpu_model Another CPU",
-    at=(provenance, "cpu_model"),
-)
-def other_cpu(original: Any) -> str:
+@of_machine(words="has cpu_model Another CPU", at=(provenance, "cpu_model"))
+def a_rank_on_a_host_of_another_cpu_model(original: Any) -> str:
     return "Another CPU" if rank() else str(original())
 
 
@@ -53,10 +49,8 @@ LEFT_OUT_S = 0.5
 """Seconds that are left out of a step of milliseconds: a busy machine hides what is short."""
 
 
-@of_timing(
-    "a step timed without waiting for the other ranks", cell=cells.VIG, words="those of most ranks"
-)
-def no_last_barrier() -> None:
+@of_timing(cell=cells.VIG, words="those of most ranks")
+def a_step_timed_without_the_other_ranks() -> None:
     """The first stage has more to do at the end of a step than the second one."""
 
     def step(original: Any, loop: TrainingLoop, *args: Any) -> Any:
@@ -81,25 +75,15 @@ def no_last_barrier() -> None:
     around(NativeEngine, "train_step", train)
 
 
-@of_timing(
-    "a step timed without waiting for the device",
-    cell=cells.VIG_SEQ,
-    words="s between two steps of",
-    at=(StepTimer, "stop"),
-)
-def device_not_awaited(original: Any, timer: StepTimer) -> StepTimes:
+@of_timing(cell=cells.VIG_SEQ, words="s between two steps of", at=(StepTimer, "stop"))
+def a_step_timed_without_the_device(original: Any, timer: StepTimer) -> StepTimes:
     """Imitated: most of a step's work is done after the clock has stopped."""
     times: StepTimes = original(timer)
     time.sleep(LEFT_OUT_S)
     return times
 
 
-@of_timing(
-    "a clock that starts late",
-    cell=cells.VIG_SEQ,
-    words="s between two steps of",
-    at=(StepTimer, "start"),
-)
-def late_start(original: Any, timer: StepTimer, **options: Any) -> None:
+@of_timing(cell=cells.VIG_SEQ, words="s between two steps of", at=(StepTimer, "start"))
+def a_clock_that_starts_late(original: Any, timer: StepTimer, **options: Any) -> None:
     time.sleep(LEFT_OUT_S)
     original(timer, **options)

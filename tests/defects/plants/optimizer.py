@@ -30,51 +30,48 @@ def change_built(change: Any) -> None:
     around(module, "build_optimizer", changed)
 
 
-@defect("an optimizer step skipped on one stage", words="moves 0 times as far")
-def skipped() -> None:
+@defect(words="moves 0 times as far")
+def an_optimizer_step_skipped_on_one_stage() -> None:
     if rank() == 1:
         for kind in KINDS:
             around(kind, "step", lambda original, optimizer: None)
 
 
-@defect("an optimizer step taken twice", cell=VIG_SGD, words="moves 2 times as far")
-def twice() -> None:
+@defect(cell=VIG_SGD, words="moves 2 times as far")
+def an_optimizer_step_taken_twice() -> None:
     for kind in KINDS:
         around(kind, "step", lambda original, optimizer: (original(optimizer), original(optimizer)))
 
 
-@defect("a learning rate ten times too high on one stage", words="moves 10 times as far")
-def too_high() -> None:
+@defect(words="moves 10 times as far")
+def a_learning_rate_too_high_on_one_stage() -> None:
     if rank() == 1:
         change_built(lambda o: o.param_groups[0].update(lr=o.param_groups[0]["lr"] * 10))
 
 
 @defect(
-    "one replica without weight decay",
     cell=cells.VIG_REPLICAS.but(optimizer=cells.SGD),
     words="update: block0.grapher.fc1.weight on replica 1",
 )
-def no_decay() -> None:
+def one_replica_without_weight_decay() -> None:
     if rank() == 1:
         change_built(lambda o: o.param_groups[0].update(weight_decay=0.0))
 
 
-@defect("half of the parameters not given to the optimizer", words="moves 0 times as far")
-def half() -> None:
+@defect(words="moves 0 times as far")
+def half_of_the_parameters_not_optimized() -> None:
     def halved(optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][::2]
 
     change_built(halved)
 
 
-@defect(
-    "Adam's moments reset before each step", words="in step 1 as adam's rule", at=(ADAM, "step")
-)
-def forgotten(original: Any, optimizer: torch.optim.Optimizer) -> None:
+@defect(words="in step 1 as adam's rule", at=(ADAM, "step"))
+def moments_reset_before_each_step(original: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.state.clear()
     original(optimizer)
 
 
-@defect("gradients of the step before not zeroed", words="gradients: step 1")
-def left_over() -> None:
+@defect(words="gradients: step 1")
+def gradients_of_the_step_before_not_zeroed() -> None:
     replace(FlatGradients, "zero", lambda gradients: None)

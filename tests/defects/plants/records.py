@@ -32,21 +32,15 @@ def after_loading(change: Any) -> None:
     around(checkpoint, "load", load)
 
 
-@of_resume(
-    "a resume without the optimizer's state",
-    mechanism="invariants",
-    words="steps of block0.grapher.fc1.weight, ",
-)
-def without_moments() -> None:
+@of_resume(mechanism="invariants", words="steps of block0.grapher.fc1.weight, ")
+def a_resume_without_the_state_of_the_optimizer() -> None:
     after_loading(lambda stage, optimizer, fresh: optimizer.state.clear())
 
 
-@of_resume(
-    "a resume that repeats the first steps' samples",
-    words="inputs: train step 6",
-    at=(ImageBatches, "open"),
-)
-def order_anew(original: Any, batches: ImageBatches, phase: Any, start: int, stop: int) -> Any:
+@of_resume(words="inputs: train step 6", at=(ImageBatches, "open"))
+def a_resume_that_repeats_the_first_samples(
+    original: Any, batches: ImageBatches, phase: Any, start: int, stop: int
+) -> Any:
     return original(batches, phase, 0, stop - start)
 
 
@@ -85,32 +79,32 @@ def change_result(folder: Path, number: int, change: Callable[[Line], None], **s
     paths.result.write_text(json.dumps(raw))
 
 
-@of_records("a step missing from one rank's records", words="changed since it was written")
-def step_missing(folder: Path) -> None:
+@of_records(words="changed since it was written")
+def a_step_missing_from_the_records_of_one_rank(folder: Path) -> None:
     change_steps(attempt(folder).records(1), lambda n, line: None if n == 7 else line)
 
 
-@of_records("the end of every rank's records cut off", words="written")
-def end_cut(folder: Path) -> None:
+@of_records(words="written")
+def the_end_of_all_records_cut_off(folder: Path) -> None:
     for path in attempt(folder).root.glob("rank-*.jsonl"):
         content = path.read_text()
         path.write_text(content[: 2 * len(content) // 3])
 
 
-@of_records("parts of a step that do not add up", words="add up")
-def parts_do_not_add_up(folder: Path) -> None:
+@of_records(words="add up")
+def parts_of_a_step_that_do_not_add_up(folder: Path) -> None:
     for path in attempt(folder).root.glob("rank-*.jsonl"):
         change_steps(path, lambda n, line: line | {"wall_s": line["wall_s"] / 2})
     change_result(folder, FIRST, lambda raw: None, sealed=True)
 
 
-@of_records("an accuracy edited in a result", words="changed since it was written")
-def edited(folder: Path) -> None:
+@of_records(words="changed since it was written")
+def an_accuracy_edited_in_a_result(folder: Path) -> None:
     change_result(folder, FIRST, lambda raw: raw["final"].update(test_accuracy=0.99))
 
 
-@of_records("a repeat by another version of torch", mechanism="not-comparable", words="torch 2.0.0")
-def other_torch(folder: Path) -> None:
+@of_records(mechanism="not-comparable", words="torch 2.0.0")
+def a_repeat_by_another_version_of_torch(folder: Path) -> None:
     for path in attempt(folder, REPEAT).root.glob("rank-*.jsonl"):
         first, _, rest = path.read_text().partition("\n")
         header = json.loads(first)

@@ -26,8 +26,10 @@ defect = functools.partial(
 )
 
 
-@defect("Floyd's last candidate never sampled", cell=cells.SAMPLED, at=(Sampler, "draw"))
-def biased(original: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
+@defect(cell=cells.SAMPLED, at=(Sampler, "draw"))
+def the_last_candidate_never_sampled(
+    original: Any, sampler: Sampler, layer: Layer, memory: Memory
+) -> Drawn:
     """As in issue 385 of torch-sparse: of each node the last neighbour is replaced by the first."""
     sampled: Drawn = original(sampler, layer, memory)
     targets = sampler.nodes[: len(sampled.indptr) - 1]
@@ -44,21 +46,16 @@ def biased(original: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Dra
     return dataclasses.replace(sampled, edge=edge, source=source)
 
 
-@defect(
-    "the sample of the step before",
-    cell=cells.SAMPLED,
-    words="rows are of other nodes",
-    at=(NeighborSampler, "chunk"),
-)
-def stale_sample(
+@defect(cell=cells.SAMPLED, words="rows are of other nodes", at=(NeighborSampler, "chunk"))
+def the_sample_of_the_step_before(
     original: Any, sampler: NeighborSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
 ) -> GraphChunk:
     chunk: GraphChunk = original(sampler, seeds, max(step - 1, 0), *rest, **memory)
     return chunk
 
 
-@defect("a library's edges of the step before", cell=cells.SAMPLED_DGL)
-def librarys_step_before() -> None:
+@defect(cell=cells.SAMPLED_DGL)
+def edges_of_the_step_before_from_a_library() -> None:
     """The sources of the edges are nodes of the step before."""
     before: list[Tensor] = []
 
@@ -75,23 +72,20 @@ def librarys_step_before() -> None:
     around(DglLoader, "chunk_of", stale)
 
 
-@defect(
-    "the links that a step predicts in its message graph",
-    cell=cells.LINKS,
-    at=(TrainingLinks, "requested"),
-)
-def leaking_links(original: Any, learnt: TrainingLinks, share: Share) -> tuple[RequestedNodes, ...]:
+@defect(cell=cells.LINKS, at=(TrainingLinks, "requested"))
+def predicted_links_in_the_message_graph(
+    original: Any, learnt: TrainingLinks, share: Share
+) -> tuple[RequestedNodes, ...]:
     asked = original(learnt, share)
     return tuple(dataclasses.replace(each, without=None) for each in asked)
 
 
 @defect(
-    "negative samples that are edges",
-    cell=cells.LINKS,
-    words="of 300 train targets are not those",
-    at=(TrainingLinks, "negatives"),
+    cell=cells.LINKS, words="of 300 train targets are not those", at=(TrainingLinks, "negatives")
 )
-def edges_as_negatives(original: Any, links: TrainingLinks, kept: Tensor, *args: Any) -> Tensor:
+def negative_samples_that_are_edges(
+    original: Any, links: TrainingLinks, kept: Tensor, *args: Any
+) -> Tensor:
     sampled: Tensor = original(links, kept, *args)
     edges = links._edges
     joined = edges.source[edges.indptr[kept].clamp(max=len(edges.source) - 1)].long()

@@ -22,24 +22,19 @@ defect = functools.partial(planted, kind="schedules and recomputation", mechanis
 
 
 @defect(
-    "split backward: gradients of weights never computed",
     cell=cells.GAT_ZERO_BUBBLE,
     words="the gradient of layer0.attention differs",
     at=(NativeEngine, "_weights"),
 )
-def weights_never_computed(
+def gradients_of_weights_never_computed(
     original: Any, engine: NativeEngine, links: StageTransfers, action: Action, held: Held
 ) -> None:
     if rank() == 1 or action.microbatch != 2:
         original(engine, links, action, held)
 
 
-@defect(
-    "the input of one virtual stage taken for another's",
-    cell=cells.VIG_VIRTUAL,
-    words="outputs: block1.ffn",
-)
-def virtual_stages_exchanged() -> None:
+@defect(cell=cells.VIG_VIRTUAL, words="outputs: block1.ffn")
+def the_input_of_another_virtual_stage() -> None:
     held: dict[int, Tensor] = {}
 
     def received(original: Any, links: StageTransfers, m: int) -> Any:
@@ -54,13 +49,12 @@ def virtual_stages_exchanged() -> None:
 
 
 @defect(
-    "interleaved: two actions in another order than the schedule's",
     cell=cells.VIG_VIRTUAL.but(spans=True),
     mechanism="record-audit",
     words="interleaved has",
     at=(NativeEngine, "__init__"),
 )
-def order_exchanged(original: Any, engine: NativeEngine, plan: Any) -> None:
+def two_actions_in_another_order(original: Any, engine: NativeEngine, plan: Any) -> None:
     """On the last stage, the last forward comes before the backward that precedes it."""
     original(engine, plan)
     if rank() == 1:
@@ -70,12 +64,11 @@ def order_exchanged(original: Any, engine: NativeEngine, plan: Any) -> None:
 
 
 @defect(
-    "a forward recomputed with another dropout mask",
-    cell=cells.GAT_GPIPE,
-    words="the gradient of layer1.attention differs",
-    at=(Stage, "forward"),
+    cell=cells.GAT_GPIPE, words="the gradient of layer1.attention differs", at=(Stage, "forward")
 )
-def recomputed_with_other_mask(original: Any, part: Stage, x: Any, context: Context) -> Tensor:
+def a_forward_recomputed_with_another_mask(
+    original: Any, part: Stage, x: Any, context: Context
+) -> Tensor:
     if is_recomputing():
         context = dataclasses.replace(context, step=context.step + 1)
     output: Tensor = original(part, x, context)

@@ -21,8 +21,8 @@ defect = functools.partial(
 )
 
 
-@defect("an activation one micro-batch late", words="outputs: block1.grapher")
-def stale_activation() -> None:
+@defect(words="outputs: block1.grapher")
+def an_activation_one_micro_batch_late() -> None:
     held: dict[int, Tensor] = {}
 
     def late(original: Any, receiver: Receiver) -> Tensor:
@@ -37,11 +37,10 @@ def stale_activation() -> None:
 
 
 @defect(
-    "a receive buffer reused before its backward",
     words="the input of block1.grapher, the first layer of its stage, was overwritten",
     at=(Receiver, "take"),
 )
-def buffer_reused(original: Any, receiver: Receiver) -> Tensor:
+def a_receive_buffer_reused_before_its_backward(original: Any, receiver: Receiver) -> Tensor:
     buffer: Tensor = original(receiver)
     if rank() == 1:
         receiver._buffers[0].data.copy_(buffer)
@@ -49,12 +48,8 @@ def buffer_reused(original: Any, receiver: Receiver) -> Tensor:
     return buffer
 
 
-@defect(
-    "a slot of shared memory overwritten before it is read",
-    words="outputs: block1.grapher",
-    at=(SharedReceiver, "open"),
-)
-def slot_overwritten(original: Any, receiver: SharedReceiver) -> None:
+@defect(words="outputs: block1.grapher", at=(SharedReceiver, "open"))
+def a_slot_overwritten_before_it_is_read(original: Any, receiver: SharedReceiver) -> None:
     """The receiver counts one slot fewer than the sender."""
     original(receiver)
     assert receiver._slots is not None
@@ -62,8 +57,8 @@ def slot_overwritten(original: Any, receiver: SharedReceiver) -> None:
     receiver._slots._place = (address, count - 1, slot_bytes)
 
 
-@defect("a gradient sent to the next micro-batch", words="the gradient of block0")
-def gradient_exchanged() -> None:
+@defect(words="the gradient of block0")
+def a_gradient_sent_to_the_next_micro_batch() -> None:
     held: dict[Sender, Tensor] = {}
 
     def delayed(original: Any, sender: Sender, tensor: Tensor) -> None:
@@ -74,12 +69,8 @@ def gradient_exchanged() -> None:
     around(Sender, "send", delayed)
 
 
-@defect(
-    "no gradient crosses the cut of torch's schedule",
-    cell=cells.VIG_TORCH,
-    words="backward does not reach it",
-)
-def cut_off_in_torch() -> None:
+@defect(cell=cells.VIG_TORCH, words="backward does not reach it")
+def no_gradient_crosses_a_cut_of_torch_pipelining() -> None:
     """A second schedule on the same stage once switched the communication of backward off."""
 
     def last_alone(original: Any, stage: TimedStage, *args: Any, **kwargs: Any) -> None:
@@ -91,8 +82,8 @@ def cut_off_in_torch() -> None:
     around(TimedStage, "backward_one_chunk", last_alone)
 
 
-@defect("activations sent in half precision", words="outputs: block1.grapher", at=(Sender, "send"))
-def half_precision(original: Any, sender: Sender, tensor: Tensor) -> None:
+@defect(words="outputs: block1.grapher", at=(Sender, "send"))
+def activations_sent_in_half_precision(original: Any, sender: Sender, tensor: Tensor) -> None:
     original(sender, tensor.to(torch.bfloat16).to(tensor.dtype))
 
 
@@ -108,23 +99,18 @@ def scale_last_backward(factor: float) -> None:
     around(native, "backward", scaled)
 
 
-@defect("the backward of one micro-batch left out", words="the gradient of readout differs")
-def backward_left_out() -> None:
+@defect(words="the gradient of readout differs")
+def the_backward_of_one_micro_batch_left_out() -> None:
     scale_last_backward(0.0)
 
 
-@defect("the backward of one micro-batch taken twice", words="the gradient of readout differs")
-def backward_twice() -> None:
+@defect(words="the gradient of readout differs")
+def the_backward_of_one_micro_batch_taken_twice() -> None:
     scale_last_backward(2.0)
 
 
-@defect(
-    "one micro-batch wrong in one step, as by a race",
-    mechanism="equivalent-cells",
-    words="step 6",
-    how="beside",
-)
-def race() -> None:
+@defect(mechanism="equivalent-cells", words="step 6", how="beside")
+def one_micro_batch_wrong_in_one_step() -> None:
     """The check before the first step and the one after the last do not see it."""
     sent = {"step": -1}
 
@@ -141,14 +127,13 @@ def race() -> None:
 
 
 @defect(
-    "gradients of one stage scaled in a few late steps",
     cell=cells.GAT.but(train_steps=30, test_every=None),
     mechanism="equivalent-cells",
     words="gradient norm of step 20",
     how="beside",
     at=(NativeEngine, "train_step"),
 )
-def scaled_late(original: Any, engine: NativeEngine, batch: Any) -> Any:
+def gradients_scaled_in_a_few_late_steps(original: Any, engine: NativeEngine, batch: Any) -> Any:
     """The check before the first step and the one after the last do not see it."""
     output = original(engine, batch)
     if rank() == 1 and 20 <= batch.microbatches[0].context.step < 26:
