@@ -14,21 +14,13 @@ from gnnhpc.validation.steps.parity_slice import (
     parity_slice,
     some_of_each_split,
 )
-from tests.tools.cells import gat, graphs, vig
+from tests.tools.cells import gat, graphs
 
 
 def large_vig(microbatches: int, layout: str = "pp2", train_steps: int = 300) -> Experiment:
     raw = {"model": "vig", "data": "cifar10", "batch_size": 100, "layout": layout}
     raw |= {"microbatches": microbatches, "train_steps": train_steps}
     return build_experiment(raw, "test")
-
-
-def test_a_small_experiment_is_whole_and_in_float64() -> None:
-    part = parity_slice(vig(layout="pp2"))
-    small = part.experiment
-    assert (small.microbatches, small.batch_size, small.dtype) == (4, 8, "float64")
-    assert (small.train_steps, small.test_steps, small.test_every) == (2, 1, None)
-    assert (part.side, part.extent) == (None, "2 of 2 images a micro-batch")
 
 
 @pytest.mark.parametrize("microbatches", [1, 5, 10, 20])
@@ -38,11 +30,9 @@ def test_a_run_of_some_hundred_steps_keeps_all_micro_batches(microbatches: int) 
     assert part.layer_specs[0].inputs[0] == (part.side or 32) ** 2
 
 
-@pytest.mark.parametrize(("microbatches", "train_steps"), [(100, 100), (20, 100)])
-def test_the_pipeline_is_filled_and_emptied_where_a_run_is_short(
-    microbatches: int, train_steps: int
-) -> None:
-    part = parity_slice(large_vig(microbatches, "pp4", train_steps))
+@pytest.mark.parametrize("microbatches", [20, 100])
+def test_the_pipeline_is_filled_and_emptied_where_a_run_is_short(microbatches: int) -> None:
+    part = parity_slice(large_vig(microbatches, "pp4", train_steps=100))
     assert part.experiment.microbatches == 5
 
 

@@ -59,7 +59,6 @@ def degrees_of_the_chunk_for_those_of_the_graph(original: Any, *args: Any) -> Gr
 @defect(cell=cells.GRAPHS, words="outputs: readout.pooling", at=(DisjointUnions, "of"))
 def nodes_pooled_into_the_graph_beside_their_own(original: Any, *args: Any) -> GraphChunk:
     """Each graph but the last takes the first node of the next one."""
-
     chunk: GraphChunk = original(*args)
     pooling = chunk.pooling_block
     starts = pooling.indptr.clone()
