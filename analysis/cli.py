@@ -104,10 +104,9 @@ def report(
 
 def _print_left_out(loaded: RunData) -> None:
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())
+    missing = int((loaded.cells["status"] == "missing").sum())
+    which = f", {missing} of them not run" if missing else ""
     if left_out:
-        missing = int((loaded.cells["status"] == "missing").sum())
-        which = f", {missing} of them not run" if missing else ""
-        which = ": not run" if missing == left_out else which
         total = len(loaded.cells)
         print(f"{left_out} of {total} cells left out{which}; see the report's first page")
 

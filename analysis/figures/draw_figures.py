@@ -170,7 +170,7 @@ def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> M
     """The source of a figure, as metadata of its files: run, code, cells, command."""
     run = summary.run
     digests = {run.stored[name].environment.get("code", "unknown") for name in task.cells}
-    commit = (run.provenance or {}).get("commit") or "unknown"
+    commit = run.provenance.get("commit") or "unknown"
     command = f"gnnhpc report {' '.join(run.runs)} --only {task.name}"
     if summary.baseline != Baseline():
         command += f" --baseline {summary.baseline}"

@@ -13,7 +13,6 @@ from gnnhpc.records.failures import recorded_cause
 
 _NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
 """Fields that repeat a measurement, or only change what is recorded and validated."""
-_GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
 _TRAINED = ("train_nodes", "train_links", "train_graphs")
 """What an epoch consists of, by kind of data."""
 
@@ -72,13 +71,10 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
         "started_at": result.started_at if result else "",
         "validation_s": result.validation.get("seconds") if result else None,
         "attempt_s": result.validation.get("attempt_s") if result else None,
-        "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
-        **{name: graph.get(name) for name in _GRAPH},
+        "edges_kept": graph.get("edges_kept"),
         **(_epoch(graph) if experiment.epochs_end_unevenly else {}),
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
-        # Seconds from the start of a process to its first step.
-        "startup_s": max((_total(header["startup_s"]) for header in headers), default=None),
         "failure": _failure(stored),
         **(result.final if result else {}),
     }
@@ -87,10 +83,6 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
 def _epoch(graph: Mapping[str, Any]) -> dict[str, Any]:
     trained = next((graph[name] for name in _TRAINED if name in graph), None)
     return {"train_samples": trained, "steps_per_epoch": graph.get("steps_per_epoch")}
-
-
-def _total(parts: Mapping[str, float]) -> float:
-    return parts.get("total", sum(parts.values()))
 
 
 def _failure(stored: StoredCell) -> str | None:

@@ -36,29 +36,28 @@ Series = NDArray[np.float64]
 """One value a training step, from step 0; nan where a step has none."""
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """How far apart rounding may drive a quantity, relative: `later * growth ** step`."""
+class Envelope(NamedTuple):
+    """How far apart rounding may drive a quantity, relative."""
 
     first: float
     """The envelope at step 0, before any update."""
     later: float
-    growth: float
+    """At step n the envelope is this times `_GROWTH ** n`."""
 
     def allowed(self, apart: Series, dtype: str = "float32") -> Series:
         """What is allowed of each step's difference `apart`, nan where so much is allowed that a
         comparison means nothing."""
         scale = _FLOAT64 if dtype == "float64" else 1.0
-        fixed = scale * self.later * self.growth ** np.arange(len(apart), dtype=np.float64)
+        fixed = scale * self.later * _GROWTH ** np.arange(len(apart), dtype=np.float64)
         fixed[:1] = scale * self.first
-        largest = np.fmax.accumulate(np.concatenate(([0.0], apart[:-1]))) if len(apart) else apart
+        largest = np.fmax.accumulate(np.concatenate(([0.0], apart)))[:-1]
         later = np.maximum(_JUMP * np.nan_to_num(largest), scale * self.later)
         allowed = np.where(fixed < _MEANINGLESS, fixed, later)
         return np.where(allowed < _MEANINGLESS, allowed, np.nan)
 
 
-LOSS = Envelope(first=1e-5, later=5e-4, growth=1.6)
-NORM = Envelope(first=4e-4, later=5e-3, growth=1.6)
+LOSS, NORM = Envelope(first=1e-5, later=5e-4), Envelope(first=4e-4, later=5e-3)
+_GROWTH = 1.6
 _MEANINGLESS = 0.5
 _JUMP = 30.0
 """By how much the difference may grow from one step to the next, where the envelope has ended."""
@@ -211,28 +210,26 @@ def valid_trajectories(ranks: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Tr
 def divergence(reference: Trajectory, other: Trajectory) -> str:
     """The step at which `other` first leaves the envelope around `reference`, and the likely cause;
     empty if none."""
-    first: tuple[int, str] | None = None
+    found: list[tuple[int, str]] = []
     for quantity, envelope, one, two in (
         ("training loss", LOSS, reference.losses, other.losses),
         ("gradient norm", NORM, reference.norms, other.norms),
     ):
         apart = relative_difference(one, two)
         allowed = envelope.allowed(apart, reference.dtype)
-        outside = np.flatnonzero(apart > allowed)
-        if outside.size and (first is None or outside[0] < first[0]):
-            step = int(outside[0])
-            words = (
-                f"{quantity} of step {step} is {two[step]:.7g}, of the sequential cell "
-                f"{one[step]:.7g}: {apart[step]:.1e} apart, {allowed[step]:.1e} allowed"
-            )
+        for step in np.flatnonzero(apart > allowed)[:1]:
             # What is computed at this step and not before it.
             likely = "earlier steps agree: optimizer step, order of the data, or kept state"
             if envelope is NORM:
                 likely = "the losses agree: backward pass, or the scale of gradients"
             elif step == 0:
                 likely = "nothing is learnt yet: initial values, data or forward pass"
-            first = step, f"{words}; {likely}"
-    return first[1] if first else ""
+            words = (
+                f"{quantity} of step {step} is {two[step]:.7g}, of the sequential cell "
+                f"{one[step]:.7g}: {apart[step]:.1e} apart, {allowed[step]:.1e} allowed; {likely}"
+            )
+            found.append((int(step), words))
+    return min(found, key=lambda one: one[0], default=(0, ""))[1]
 
 
 def compared_steps(reference: Trajectory, other: Trajectory) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -71,8 +70,8 @@ class RunData:
     """One row a cell and check that flags it: cell, name, verdict, detail."""
     settings: tuple[str, ...]
     """The columns of `cells` that determine what is measured: all settings but seed and repeat."""
-    provenance: Mapping[str, Any] | None
-    """Commit, versions, host and command line of the submission; None without the file."""
+    provenance: Mapping[str, str]
+    """Commit, versions, host and command line of the submissions; empty without the file."""
     notes: tuple[str, ...] = ()
     """How several runs were joined, a sentence each."""
 
@@ -146,7 +145,7 @@ def load_run(*roots: Path | str, separate: bool = False) -> RunData:
         phases=add_noise_columns(phases, ranks),
         checks=checks.assign(cell=pd.Categorical(checks["cell"], names)),
         settings=tuple(settings),
-        provenance=joined_provenance(folders),
+        provenance=joined_provenance(folders.values()),
         notes=(*notes, *separate_lines),
     )
 

@@ -7,7 +7,7 @@ that several measured is a repeat more, and a copied measurement counts once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -144,22 +144,15 @@ def _read_cells(run: str, paths: RunPaths) -> Iterator[StoredCell]:
         yield cell
 
 
-def joined_provenance(folders: Mapping[str, RunPaths]) -> dict[str, Any] | None:
-    """What is equal in all runs once, and what differs with the name of each run; None where no
-    run has a provenance.json, and InputError for a damaged one."""
-    read = {name: read_provenance(paths) for name, paths in folders.items()}
-    known = {name: one for name, one in read.items() if one is not None}
-    joined: dict[str, Any] = {}
-    for key in dict.fromkeys(key for one in known.values() for key in one):
-        values = [one.get(key) for one in known.values()]
-        joined[key] = values[0]
-        if values != values[:1] * len(values):
-            texts = map(provenance_text, values)
-            joined[key] = "; ".join(map(": ".join, zip(known, texts, strict=True)))
-    return joined or None
+def joined_provenance(folders: Iterable[RunPaths]) -> dict[str, str]:
+    """The text of each key of provenance.json, with each value that runs have once; empty without
+    the file, and InputError for a damaged one."""
+    known = [one for one in map(read_provenance, folders) if one is not None]
+    texts = {key: [_text(one.get(key)) for one in known] for one in known for key in one}
+    return {key: "; ".join(dict.fromkeys(values)) for key, values in texts.items()}
 
 
-def provenance_text(value: object) -> str:
+def _text(value: object) -> str:
     """A value of provenance.json in one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())

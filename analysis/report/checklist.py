@@ -73,7 +73,7 @@ def check_run(root: Path, repeats: int = 3) -> Iterator[Answer]:
     question = "compared cells have equal code, versions, CPU, threads and kernels"
     yield Answer(question, _named(other, "not_comparable"), every)
     yield _code_kept(paths, done)
-    commit = str((run.provenance or {}).get("commit") or "no commit is recorded")
+    commit = run.provenance.get("commit") or "no commit is recorded"
     dirty = commit.endswith("+dirty") or " " in commit
     yield Answer("submitted from a clean commit", [commit] if dirty else [], commit)
     yield _data_unchanged(run)

@@ -12,7 +12,6 @@ from analysis.figures.draw_figures import Figures
 from analysis.load.cell_flags import EQUIVALENT
 from analysis.load.comparable import values_in_words
 from analysis.load.run_data import RunData
-from analysis.load.run_folders import provenance_text
 from analysis.render.document import Beside, Block, Folded, Section, Table, Text
 from analysis.render.formats import environment
 from analysis.report.sections import texts
@@ -183,11 +182,10 @@ def _cells_without_numbers(run: RunData) -> Iterator[Table]:
 
 def _what_was_run(run: RunData) -> Iterator[Table]:
     """Provenance, models and data, and hosts; and the environments of the cells."""
-    provenance = run.provenance or {}
     studies = sorted(set(run.cells["model"] + " on " + run.cells["data"]))
     rows = {
         "run": run.name,
-        **{words: provenance_text(provenance.get(key)) for key, words in _PROVENANCE.items()},
+        **{words: run.provenance.get(key, "") for key, words in _PROVENANCE.items()},
         "models and data": ", ".join(studies),
         "ran on": run.hosts,
     }

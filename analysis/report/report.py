@@ -47,7 +47,7 @@ def write_report(
             write_table(table, folder / "tables")
         figures = make_figures(summary, folder / "figures")
         sections = (first_page_section(summary, figures), *report_sections(tables, figures))
-        commit = (run.provenance or {}).get("commit")
+        commit = run.provenance.get("commit")
         code = f"code {commit}" if commit else "no commit recorded"
         subtitle = f"{len(run.cells)} cells, {int(run.cells['valid'].sum())} valid; {code}"
         write_page(Document(f"Report of {run.name}", subtitle, sections, folder), folder)
