@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 import benchmarks
+from analysis.render.number_text import format_value
 from benchmarks import rows_many_processes as many
 from benchmarks import rows_one_process as one
 from benchmarks.rows_gpu import gpu
@@ -66,14 +65,15 @@ def main() -> int:
             if any(options.only in each.what for each in match.comparisons):
                 for row in measure(match, options.threads, quick=options.quick):
                     rows.append(row)
-                    print(f"{row.what}: {' '.join(row.cells()[1:])}", flush=True)
+                    words = map(format_value, (row.ours, row.reference, row.ratio, row.met))
+                    print(f"{row.what}: {' '.join(words)}", flush=True)
     if not rows:
         allowed = f"a part of one of: {'; '.join(dict.fromkeys(known))}"
         print(f"error: --only: found {options.only!r}; allowed: {allowed}", file=sys.stderr)
         return 2
     out = options.out or ROOT / "report" / ("bench-quick.csv" if options.quick else "bench.csv")
     write_csv(out, rows)
-    show(rows, Console(width=None if os.isatty(1) else 200))
+    show(rows)
     print(out)
     return 1 if any(row.failed for row in rows) else 0
 

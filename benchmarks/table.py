@@ -9,14 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
-from analysis.statistics.intervals import Interval, ratio_of_pairs
+from analysis.render.formats import print_frame
+from analysis.statistics.intervals import UNKNOWN, Interval, ratio_of_pairs
 from benchmarks.turns import Entry, Taken, compete
 from gnnhpc.core.provenance import cpu_model, git_commit
-
-COLUMNS = ("what", "ours", "reference", "ratio", "ratio_low", "ratio_high", "goal", "met")
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,11 @@ class Row:
     failed: bool = False
     """The project's own contestant failed."""
 
-    def cells(self) -> tuple[str, ...]:
-        """As text, in the order of `COLUMNS`."""
-        ratio = (self.ratio.value, self.ratio.low, self.ratio.high) if self.ratio else (None,) * 3
-        numbers = (self.ours, self.reference, *ratio, self.goal)
-        return (self.what, *("" if n is None else f"{n:.4g}" for n in numbers), self.met)
+    @property
+    def columns(self) -> dict[str, object]:
+        numbers = {"ours": self.ours, "reference": self.reference}
+        numbers |= (self.ratio or UNKNOWN).columns("ratio")
+        return {"what": self.what, **numbers, "goal": self.goal, "met": self.met}
 
 
 def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]:
@@ -129,22 +126,12 @@ def _rows(
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Replace the file by one with these rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([row.cells() for row in rows], columns=COLUMNS).to_csv(path, index=False)
+    pd.DataFrame([row.columns for row in rows]).to_csv(path, index=False)
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the rows; those that miss their goal are red."""
-    load = os.getloadavg()[0]
-    table = Table(
-        title=f"{cpu_model()}, {len(os.sched_getaffinity(0))} CPUs, load {load:.1f}, "
-        f"commit {(git_commit() or 'unknown')[:12]}",
-        caption="ratio = reference / ours, with its 95 % interval over rounds; goal = the smallest "
-        "ratio that is good enough",
-        title_justify="left",
-        caption_justify="left",
-    )
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("what", "met") else "right")
-    for row in rows:
-        table.add_row(*row.cells(), style="red" if row.met == "no" else None)
-    console.print(table)
+def show(rows: Sequence[Row]) -> None:
+    """Print the machine and the rows."""
+    cpus, commit = len(os.sched_getaffinity(0)), (git_commit() or "unknown")[:12]
+    print(f"{cpu_model()}, {cpus} CPUs, load {os.getloadavg()[0]:.1f}, commit {commit}")
+    print("ratio = reference / ours, with its 95 % interval over rounds; goal = the least ratio")
+    print_frame(pd.DataFrame([row.columns for row in rows]))
