@@ -76,20 +76,15 @@ def gradients_not_shared_by_the_replicas() -> None:
 def buckets_reduced_before_the_last_micro_batch() -> None:
     """As soon as their gradients of the first micro-batch are there."""
 
-    def of_the_first(
-        original: Any, gradients: BucketedGradients, plan: Any, mib: float, last: int
-    ) -> None:
-        original(gradients, plan, mib, 1 - last)
+    def of_the_first(original: Any, gradients: Any, plan: Any, mib: float, last: Any) -> None:
+        original(gradients, plan, mib, [1 - each for each in last])
 
     def at_once(original: Any, mesh: Mesh, tensor: Tensor) -> Callable[[], None]:
         original(mesh, tensor)()
         return lambda: None
 
-    def whenever(gradients: BucketedGradients, place: int, layer: int) -> Callable[[], None]:
-        return lambda: gradients._reduce_after(place, layer)
-
-    around(BucketedGradients, "_add", of_the_first)
-    replace(BucketedGradients, "_reduce_when", whenever)
+    around(BucketedGradients, "__init__", of_the_first)
+    replace(BucketedGradients, "_gradient_arrived", BucketedGradients._reduce_after)
     around(Mesh, "begin_sum_over_replicas", at_once)
 
 
