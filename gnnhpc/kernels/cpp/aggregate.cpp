@@ -10,9 +10,10 @@ namespace {
 
 // out[i] = scale_out[i] * sum over edges j -> i of weight * scale_in[j] * x[j], + own * x[i] + add[i]
 // + bias. Scales, weights, add and bias may be null. Edge e has weight[e], or weight[number[e]].
-// Without `loops` an edge from a row to itself is left out. Rows from `self_rows` on have no input of their own. `width` columns; rows of x, add and out lie
-// `stride` numbers apart. Row j of the input is row ids[j] of x, where there are ids; x may be kept
-// as S. Edges are numbered in I, and so are the rows that they join.
+// Without `loops` an edge from a row to itself is left out. Rows from `self_rows` on have no input of
+// their own. `width` columns; rows of x, add and out lie `stride` numbers apart. Row j of the input is
+// row ids[j] of x, where there are ids; x may be kept as S. Edges are numbered in I, and so are the
+// rows that they join.
 template <typename T, typename I, typename S = T>
 struct Sum {
   const I *indptr, *from, *number;
@@ -56,43 +57,24 @@ void sum_columns(const Sum<T, I, S>& s, i64 row, i64 d) {
   }
 }
 
-// body(number of columns as a constant, first column) for columns in pieces that fit in registers.
-template <typename Body>
-void each_piece(i64 width, Body body) {
-  i64 d = 0;
-  auto run = [&](auto columns) {
-    for (; d + columns <= width; d += columns) body(columns, d);
-  };
-  run(std::integral_constant<int, 64>());
-  run(std::integral_constant<int, 32>());
-  run(std::integral_constant<int, 16>());
-  run(std::integral_constant<int, 8>());
-  run(std::integral_constant<int, 4>());
-  run(std::integral_constant<int, 1>());
-}
-
+// In pieces of columns that fit in registers.
 template <typename T, typename I, typename S>
 void sum_row(const Sum<T, I, S>& s, i64 row) {
-  each_piece(s.width, [&](auto columns, i64 d) {
-    constexpr int D = decltype(columns)::value;
-    if (s.weight) sum_columns<true, T, I, S, D>(s, row, d);
-    else sum_columns<false, T, I, S, D>(s, row, d);
+  in_pieces<64, 32, 16, 8, 4, 1>(s.width, [&](auto columns, i64 d) {
+    if (s.weight) sum_columns<true, T, I, S, columns>(s, row, d);
+    else sum_columns<false, T, I, S, columns>(s, row, d);
   });
 }
 
 template <typename T, typename I, typename S>
 void sum_rows(const Sum<T, I, S>& s, i64 parts) {
-  in_parts(parts, [&](int part) {
-    const i64 last = balanced_cut(s.indptr, s.rows, part + 1, parts);
-    for (i64 row = balanced_cut(s.indptr, s.rows, part, parts); row < last; ++row)
-      sum_row(s, row);
-  });
+  each_row_by_edges(s.indptr, s.rows, parts, [&](i64 row) { sum_row(s, row); });
 }
 
-// The same where x is a gradient [given, width]: rows of zeros are left out, if most are that.
+// The same where x is a gradient [x_rows, width]: rows of zeros are left out, if most are that.
 template <typename T, typename I>
-void sum_gradient(const Sum<T, I>& s, i64 given, i64 parts) {
-  const Marks marks = mark_if_few(s.x, s.x_stride, given, s.width, parts);
+void sum_gradient(const Sum<T, I>& s, i64 x_rows, i64 parts) {
+  const Marks marks = mark_if_few(s.x, s.x_stride, x_rows, s.width, parts);
   in_parts(parts, [&](int part) {
     const MarkedEdges<I> marked(s.indptr, s.number, s.from, s.rows, part, parts, marks);
     Sum<T, I> own = s;
@@ -108,29 +90,26 @@ void sum_gradient(const Sum<T, I>& s, i64 given, i64 parts) {
 // of several; a row without neighbours gets 0 and -1. NaN is larger than any number. An edge from a
 // row to itself is left out.
 template <typename T, typename I>
-void max_rows(const I* indptr, const I* from, i64 rows, i64 width, const T* given, i64 stride, T* out,
-              i32* winners, i64 parts) {
-  in_parts(parts, [&](int part) {
-    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
-    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
-      T* __restrict best = out + row * width;
-      i32* __restrict winner = winners + row * width;
-      bool any = false;
-      for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
-        if (from[e] == row) continue;
-        const T* __restrict x = given + from[e] * stride;
-        const auto number = static_cast<i32>(from[e]);
-        for (i64 d = 0; d < width; ++d) {
-          const bool larger = !any || (!(x[d] <= best[d]) && best[d] == best[d]);
-          best[d] = larger ? x[d] : best[d];
-          winner[d] = larger ? number : winner[d];
-        }
-        any = true;
+void max_rows(const I* indptr, const I* from, i64 rows, i64 width, const T* features, i64 stride,
+              T* out, i32* winners, i64 parts) {
+  each_row_by_edges(indptr, rows, parts, [=](i64 row) {
+    T* __restrict best = out + row * width;
+    i32* __restrict winner = winners + row * width;
+    bool any = false;
+    for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
+      if (from[e] == row) continue;
+      const T* __restrict x = features + from[e] * stride;
+      const auto number = static_cast<i32>(from[e]);
+      for (i64 d = 0; d < width; ++d) {
+        const bool larger = !any || (!(x[d] <= best[d]) && best[d] == best[d]);
+        best[d] = larger ? x[d] : best[d];
+        winner[d] = larger ? number : winner[d];
       }
-      if (!any) {
-        std::fill(best, best + width, T(0));
-        std::fill(winner, winner + width, -1);
-      }
+      any = true;
+    }
+    if (!any) {
+      std::fill(best, best + width, T(0));
+      std::fill(winner, winner + width, -1);
     }
   });
 }
@@ -139,18 +118,15 @@ void max_rows(const I* indptr, const I* from, i64 rows, i64 width, const T* give
 template <typename T, typename I>
 void max_gradient(const I* indptr, const I* to, i64 rows, i64 width, const T* upstream,
                   const i32* winner, T* grad, i64 parts) {
-  in_parts(parts, [&](int part) {
-    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
-    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
-      T* __restrict own = grad + row * width;
-      std::fill(own, own + width, T(0));
-      const auto number = static_cast<i32>(row);
-      for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
-        if (to[e] == row) continue;
-        const T* __restrict given = upstream + to[e] * width;
-        const i32* __restrict won = winner + to[e] * width;
-        for (i64 d = 0; d < width; ++d) own[d] += won[d] == number ? given[d] : T(0);
-      }
+  each_row_by_edges(indptr, rows, parts, [=](i64 row) {
+    T* __restrict own = grad + row * width;
+    std::fill(own, own + width, T(0));
+    const auto number = static_cast<i32>(row);
+    for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
+      if (to[e] == row) continue;
+      const T* __restrict from = upstream + to[e] * width;
+      const i32* __restrict won = winner + to[e] * width;
+      for (i64 d = 0; d < width; ++d) own[d] += won[d] == number ? from[d] : T(0);
     }
   });
 }

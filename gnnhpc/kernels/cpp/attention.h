@@ -100,16 +100,9 @@ struct EdgeWise {
   // to [C, H] = sum over edges of weight times x [rows, C, H]; weights lie `stride` apart.
   // A negative weight belongs to a dropped edge, the others are still to be scaled.
   void collect(const Edges& edges, const T* weight, i64 stride, T scale, const T* x, T* to) const {
-    i64 k = 0;
-    auto run = [&](auto channels) {
-      collect_channels<decltype(channels)::value>(edges, weight, stride, scale, x + k * h,
-                                                  to + k * h);
-      k += decltype(channels)::value;
-    };
-    while (k + 8 <= c) run(std::integral_constant<int, 8>());
-    if (k + 4 <= c) run(std::integral_constant<int, 4>());
-    if (k + 2 <= c) run(std::integral_constant<int, 2>());
-    if (k < c) run(std::integral_constant<int, 1>());
+    in_pieces<8, 4, 2, 1>(c, [&](auto channels, i64 k) {
+      collect_channels<channels>(edges, weight, stride, scale, x + k * h, to + k * h);
+    });
   }
 
   template <int CHANNELS>

@@ -55,6 +55,16 @@ void each_row(i64 rows, i64 parts, Body body) {
   });
 }
 
+// body(size as a constant, first number) for `count` numbers in pieces of these sizes, in this order.
+template <int... SIZES, typename Body>
+void in_pieces(i64 count, Body body) {
+  i64 k = 0;
+  auto run = [&](auto size) {
+    for (; k + size <= count; k += size) body(size, k);
+  };
+  (run(std::integral_constant<int, SIZES>()), ...);
+}
+
 // How many of the numbers from 0 to count - 1 are `before` the others.
 template <typename Before>
 i64 search(i64 count, Before before) {
@@ -72,6 +82,15 @@ i64 balanced_cut(const I* indptr, i64 rows, i64 part, i64 parts) {
   if (part == parts) return rows;
   const i64 wanted = (indptr[rows] + rows) / parts * part;
   return search(rows, [=](i64 row) { return indptr[row] + row < wanted; });
+}
+
+// body(row) for each of the rows, in such parts.
+template <typename I, typename Body>
+void each_row_by_edges(const I* indptr, i64 rows, i64 parts, Body body) {
+  in_parts(parts, [&](int part) {
+    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
+    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) body(row);
+  });
 }
 
 // Whether all of them are 0: a gradient that is so adds nothing to a sum of finite terms.
@@ -248,14 +267,7 @@ constexpr int VECTOR_BYTES = 32;
 template <typename T, typename Body>
 void each_vector(i64 count, Body body) {
   constexpr int LANES = VECTOR_BYTES / sizeof(T);
-  i64 k = 0;
-  auto run = [&](auto lanes) {
-    for (; k + lanes <= count; k += lanes) body(lanes, k);
-  };
-  run(std::integral_constant<int, LANES>());
-  run(std::integral_constant<int, LANES / 2>());
-  run(std::integral_constant<int, LANES / 4>());
-  run(std::integral_constant<int, 1>());
+  in_pieces<LANES, LANES / 2, LANES / 4, 1>(count, body);
 }
 
 // Looks for NaN and infinity in what one thread computes: 0 times one of them is not 0, so that

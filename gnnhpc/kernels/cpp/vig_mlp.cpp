@@ -1,7 +1,7 @@
 // A ViG layer, Grapher or FFN, forward and backward: `gnnhpc.kernels.vig.torch_vig` in C++.
 //
 // vig/fold.h has what is computed once a layer, vig/conv.h what is computed once a weight of the
-// convolution, vig/nodes.h what is computed for each node.
+// convolution, vig/nodes.h what is computed for each node, vig/batch.h passes over all of them.
 
 #include "export.h"
 #include "vig/fold.h"
@@ -12,16 +12,14 @@ i64 state_length(i64 hidden, bool conv) {
     return State<double>::length(hidden, conv ? kConv : kPlain);
 }
 
-// `sizes`: images, height, width, hidden, threads. `running`: means and variances of both
-// BatchNorms to go by, or null to go by the batch. `moved`: the same to be moved by the batch's, by
-// `momentum` each, or null for none; `batches` count how often they were. The convolution's weights
-// are null in an FFN. y [rows][3] is the update before its BatchNorm, out the layer's output.
-void forward_layer(const i64* sizes, const float* x, const float* const* weights,
-                 const float* const* running, const double* eps, float* const* moved,
-                 i64* const* batches, const double* momentum, float* y, float* out,
-                 double* state_at) {
-    const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
-    const i64 hidden = sizes[3];
+// `running`: means and variances of both BatchNorms to go by, or null to go by the batch. `moved`: the
+// same to be moved by the batch's, by `momentum` each, or null for none; `batches` count how often they
+// were. The convolution's weights are null in an FFN. y [rows][3] is the update before its BatchNorm,
+// out the layer's output.
+void forward_layer(const Batch& batch, i64 hidden, const float* x, const float* const* weights,
+                   const float* const* running, const double* eps, float* const* moved,
+                   i64* const* batches, const double* momentum, float* y, float* out,
+                   double* state_at) {
     const Weights<const float> of(weights);
     const State<double> state(state_at, hidden);
     if (running) {
@@ -35,21 +33,10 @@ void forward_layer(const i64* sizes, const float* x, const float* const* weights
         hidden_moments(hidden, of, state);
     }
     fold_linear(hidden, of, !running, eps[0], state);
-    if (of.root) {
-        fold_conv(hidden, of, !running, state);
-        const auto sums = rows_of_floats(batch);
-        neighbour_sums(x, batch, [&](i64 line, const float* from) {
-            copy_line(batch, line, from, sums.get());
-        });
-        forward<kConv>(batch, hidden, x, sums.get(), state.first, of.w2, of.b2, y);
-    } else {
-        for (i64 j = 0; j < hidden; ++j) {
-            double* row = state.first + j * 4;
-            for (int k = 0; k < 4; ++k) row[k] = state.folded[k * hidden + j];
-            row[3] = uncentred(row, row[3], state.mean);
-        }
-        forward<kPlain>(batch, hidden, x, nullptr, state.first, of.w2, of.b2, y);
-    }
+    fold_first(hidden, of, !running, state);
+    const Rows sums = of.root ? neighbour_sums(x, batch) : nullptr;
+    const auto network = of.root ? forward<kConv> : forward<kPlain>;
+    network(batch, hidden, x, sums.get(), state.first, of.w2, of.b2, y);
     if (!running) {
         double covariance[9];
         moments(batch, y, state.mean2, covariance);
@@ -75,11 +62,10 @@ void forward_layer(const i64* sizes, const float* x, const float* const* weights
 
 // Of a forward that went by the batch. Gradients of the weights in their order, added to what is
 // there; d_x null if not wanted.
-void backward_layer(const i64* sizes, const float* x, const float* y,
-                  const float* g, const float* const* weights, const double* eps,
-                  const double* state_at, float* d_x, float* const* d_weights) {
-    const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
-    const i64 hidden = sizes[3], length = batch.width * kChannels;
+void backward_layer(const Batch& batch, i64 hidden, const float* x, const float* y, const float* g,
+                    const float* const* weights, const double* eps, const double* state_at,
+                    float* d_x, float* const* d_weights) {
+    const i64 length = batch.width * kChannels;
     const Weights<const float> of(weights);
     const Gradients d(d_weights);
     const State<const double> state(state_at, hidden);
@@ -87,31 +73,17 @@ void backward_layer(const i64* sizes, const float* x, const float* y,
 
     float along[9], matrix[9], vector[3];
     unfold_norm(batch, y, g, of, eps[1], state, d, along);
-    Doubles d_first(size(hidden * (inputs + 1))), d_second(size(hidden * 3)), d_bias(3);
-    Doubles d_folded(size(hidden * 4));
-    const auto unwanted = d_x ? nullptr : rows_of_floats(batch);
+    Doubles d_first(hidden * (inputs + 1)), d_second(hidden * 3), d_bias(3), d_folded(hidden * 4);
+    const Rows unwanted = d_x ? nullptr : make_rows(batch);
     float* d_own = d_x ? d_x : unwanted.get();
-    const auto d_sums = of.root ? rows_of_floats(batch) : nullptr;
-    if (of.root) {
-        const auto sums = rows_of_floats(batch);
-        neighbour_sums(x, batch, [&](i64 line, const float* from) {
-            copy_line(batch, line, from, sums.get());
-        });
-        backward<kConv>(batch, hidden, x, sums.get(), state.first, of.w2, y, g, along, d_own,
-                        d_sums.get(), d_first.data(), d_second.data(), d_bias.data());
-        unfold_conv(hidden, of, state, d_first.data(), d_folded.data(), d);
-    } else {
-        backward<kPlain>(batch, hidden, x, nullptr, state.first, of.w2, y, g, along, d_own, nullptr,
-                         d_first.data(), d_second.data(), d_bias.data());
-        for (i64 j = 0; j < hidden; ++j) {
-            const double *row = &d_first[size(j * 4)], d_constant = row[3];
-            for (int k = 0; k < 3; ++k)
-                d_folded[size(k * hidden + j)] = row[k] - state.mean[k] * d_constant;
-            d_folded[size(3 * hidden + j)] = d_constant;
-        }
-    }
-    for (i64 i = 0; i < hidden * 3; ++i) d.add(d.w2 + i, d_second[size(i)]);
-    for (i64 c = 0; c < 3; ++c) d.add(d.b2 + c, d_bias[size(c)]);
+    const Rows sums = of.root ? neighbour_sums(x, batch) : nullptr;
+    const Rows d_sums = of.root ? make_rows(batch) : nullptr;
+    const auto network = of.root ? backward<kConv> : backward<kPlain>;
+    network(batch, hidden, x, sums.get(), state.first, of.w2, y, g, along, d_own, d_sums.get(),
+            d_first.data(), d_second.data(), d_bias.data());
+    unfold_first(hidden, of, state, d_first.data(), d_folded.data(), d);
+    for (i64 i = 0; i < hidden * 3; ++i) d.add(d.w2 + i, d_second[i]);
+    for (i64 c = 0; c < 3; ++c) d.add(d.b2 + c, d_bias[c]);
     unfold_linear(hidden, batch.rows(), of, eps[0], state, d_folded.data(), d, matrix, vector);
     if (!d_x) return;
 
@@ -123,8 +95,8 @@ void backward_layer(const i64* sizes, const float* x, const float* y,
                                   x[n * 3 + 1] * matrix[3 + c] + x[n * 3 + 2] * matrix[6 + c];
     });
     if (of.root)
-        neighbour_sums(d_sums.get(), batch, [&](i64 line, const float* sums) {
-            for (i64 i = 0; i < length; ++i) d_x[line * length + i] += sums[i];
+        neighbour_sums(d_sums.get(), batch, [&](i64 line, const float* of_line) {
+            for (i64 i = 0; i < length; ++i) d_x[line * length + i] += of_line[i];
         });
 }
 
@@ -142,12 +114,13 @@ void forward_layers(i64 layers, i64 images, const i64* shapes, const float* x,
                     float* outs, float* out, double* states, i64 threads) {
     for (i64 i = 0; i < layers; ++i) {
         const i64* shape = shapes + i * 3;
-        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
-        const i64 length = images * shape[0] * shape[1] * kChannels;
+        const Batch batch = {images, shape[0], shape[1], threads};
+        const i64 length = batch.rows() * kChannels;
         float* at = i + 1 < layers ? outs + i * length : out;
-        forward_layer(sizes, x, weights + i * 11, running ? running + i * 4 : nullptr, eps + i * 2,
-                      moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
-                      moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
+        const auto own = [&](auto of, i64 count) { return of ? of + i * count : nullptr; };
+        forward_layer(batch, shape[2], x, weights + i * 11, own(running, 4), eps + i * 2,
+                      own(moved, 4), own(batches, 2), own(momentum, 2), ys + i * length, at,
+                      states);
         x = at;
         states += state_length(shape[2], weights[i * 11 + 4] != nullptr);
     }
@@ -159,18 +132,18 @@ void backward_layers(i64 layers, i64 images, const i64* shapes, const float* x, 
                      const float* outs, const float* g, const float* const* weights,
                      const double* eps, const double* states, float* d_x, float* const* gradients,
                      i64 threads) {
-    const i64 nodes = shapes[0] * shapes[1], length = images * nodes * kChannels;
-    const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
+    const i64 length = images * shapes[0] * shapes[1] * kChannels;
+    const Rows between(new float[2 * length]);
     const auto output_of = [&](i64 layer) { return between.get() + (layer % 2) * length; };
     for (i64 i = 0; i < layers; ++i)
         states += state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
     for (i64 i = layers - 1; i >= 0; --i) {
         const i64* shape = shapes + i * 3;
-        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        const Batch batch = {images, shape[0], shape[1], threads};
         states -= state_length(shape[2], weights[i * 11 + 4] != nullptr);
         float* d_input = i > 0 ? output_of(i - 1) : d_x;
-        backward_layer(sizes, i > 0 ? outs + (i - 1) * length : x, ys + i * length,
-                       g, weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
+        backward_layer(batch, shape[2], i > 0 ? outs + (i - 1) * length : x, ys + i * length, g,
+                       weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
         g = d_input;
     }
 }

@@ -18,10 +18,10 @@ struct Columns {
 };
 
 std::vector<Columns> columns_of(i64 hidden, const double* folded) {
-    std::vector<Columns> columns(size((hidden + LANES - 1) / LANES), Columns{});
+    std::vector<Columns> columns((hidden + LANES - 1) / LANES, Columns{});
     for (i64 i = 0; i < hidden; ++i)
         for (int k = 0; k < 4; ++k)
-            reinterpret_cast<float*>(&columns[size(i / LANES)].at[k])[i % LANES] =
+            reinterpret_cast<float*>(&columns[i / LANES].at[k])[i % LANES] =
                 static_cast<float>(folded[k * hidden + i]);
     return columns;
 }
@@ -30,8 +30,8 @@ std::vector<Columns> columns_of(i64 hidden, const double* folded) {
 template <class Task>
 INLINE void over_blocks(i64 hidden, const Task& task) {
     const i64 whole = hidden / LANES;
-    for (i64 block = 0; block < whole; ++block) task(size(block), block * LANES, LANES);
-    if (hidden % LANES) task(size(whole), whole * LANES, hidden % LANES);
+    for (i64 block = 0; block < whole; ++block) task(block, block * LANES, LANES);
+    if (hidden % LANES) task(whole, whole * LANES, hidden % LANES);
 }
 
 // Sums over a row of the convolution, root's with the four columns and then around's.
@@ -129,8 +129,8 @@ void unfold_rows(const Matrices& of, const std::vector<RowGradients>& rows,
     for (i64 j = 0; j < of.hidden;) {
         const i64 end = std::min(of.hidden, j + kSingleRows);
         for (; j + kRows <= end; j += kRows)
-            unfold_few<kRows>(of, j, &rows[size(j)], columns, d_columns);
-        for (; j < end; ++j) unfold_few<1>(of, j, &rows[size(j)], columns, d_columns);
+            unfold_few<kRows>(of, j, &rows[j], columns, d_columns);
+        for (; j < end; ++j) unfold_few<1>(of, j, &rows[j], columns, d_columns);
         move_columns(of.hidden, d_columns, d_folded);
     }
 }

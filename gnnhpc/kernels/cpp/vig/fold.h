@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cmath>
-#include <memory>
 
 #include "conv.h"
 #include "nodes.h"
@@ -112,6 +111,17 @@ void fold_conv(i64 hidden, const Weights<const float>& of, bool by_batch,
     }
 }
 
+// All that comes before the GELU: an FFN has no convolution.
+void fold_first(i64 hidden, const Weights<const float>& of, bool by_batch,
+                const State<double>& state) {
+    if (of.root) return fold_conv(hidden, of, by_batch, state);
+    for (i64 j = 0; j < hidden; ++j) {
+        double* row = state.first + j * 4;
+        for (int k = 0; k < 4; ++k) row[k] = state.folded[k * hidden + j];
+        row[3] = uncentred(row, row[3], state.mean);
+    }
+}
+
 // Of the folded Linear and of the convolution's parameters; `d_folded` is [4][hidden], as `folded`
 // for x - mean: sums that nearly cancel are subtracted in double, before they are multiplied.
 void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const double>& state,
@@ -124,6 +134,18 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
     std::fill(d_folded, d_folded + 4 * hidden, 0.0);
     unfold_rows({of.root, of.around, d.root, d.around, hidden}, rows,
                 columns_of(hidden, state.folded), d_folded);
+}
+
+// The same of `fold_first`.
+void unfold_first(i64 hidden, const Weights<const float>& of, const State<const double>& state,
+                  const double* d_first, double* d_folded, const Gradients& d) {
+    if (of.root) return unfold_conv(hidden, of, state, d_first, d_folded, d);
+    for (i64 j = 0; j < hidden; ++j) {
+        const double *row = d_first + j * 4, d_constant = row[3];
+        for (int k = 0; k < 3; ++k)
+            d_folded[k * hidden + j] = row[k] - state.mean[k] * d_constant;
+        d_folded[3 * hidden + j] = d_constant;
+    }
 }
 
 // Of the Linear and its BatchNorm, and of x through the batch's mean and covariance:
@@ -205,15 +227,6 @@ void move(i64 channels, i64 rows, const double* mean, const double* variance, do
         const float value = static_cast<float>(variance[c] * unbiased);
         running_variance[c] += step * (value - running_variance[c]);
     }
-}
-
-std::unique_ptr<float[]> rows_of_floats(const Batch& batch) {
-    return std::unique_ptr<float[]>(new float[size(batch.rows() * kChannels)]);
-}
-
-void copy_line(const Batch& batch, i64 line, const float* from, float* to) {
-    const i64 length = batch.width * kChannels;
-    std::copy(from, from + length, to + line * length);
 }
 
 }  // namespace

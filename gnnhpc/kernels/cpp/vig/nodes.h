@@ -1,129 +1,21 @@
-// The two-layer network a node that a ViG layer collapses to, and the passes around it, float32.
+// The two-layer network a node that a ViG layer collapses to, float32.
 //
 // y[n] = GELU(z[n] A + a) B + b with z[n] three channels (FFN), or three channels, the sum of the
 // three channels over the node's neighbours, and their number (Grapher). Hidden activations live
-// in registers, in backward too. Arrays are row-major and contiguous; rows of activations are
-// [rows][3], row = (image * height + row) * width + column.
-//
-// Work is dealt in parts whose number depends on the rows alone, and sums of parts are added in
-// order: results do not depend on the number of threads, nor on which thread did what.
+// in registers, in backward too. Arrays are row-major and contiguous.
 
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <vector>
-
+#include "batch.h"
 #include "vectors.h"
 
 namespace {
 
-constexpr int kChannels = 3;
 constexpr i64 kGroup = kWide * LANES;
 constexpr int kGroups = 6;  // of nodes a piece, whose numbers stay in the nearest cache
 constexpr i64 kPiece = kGroups * kGroup;
 // Sums of so many pieces, and of less than twice as many, are in single precision, lane by lane.
 constexpr i64 kSingle = 16;
-
-// Images, their size, and the threads to use.
-struct Batch {
-    i64 images, height, width, threads;
-
-    i64 nodes() const { return height * width; }
-    i64 lines() const { return images * height; }
-    i64 rows() const { return images * height * width; }
-};
-
-using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
-
-std::size_t size(i64 count) { return static_cast<std::size_t>(count); }
-
-// Work in parts: no fewer than `few` for threads to share if there is that much, else as many as
-// leave each `least` units.
-i64 parts_of(i64 units, i64 least, i64 few) {
-    return std::max<i64>(1, std::min(units, std::max(few, std::min<i64>(units / least, 256))));
-}
-
-// task(part, first, last) for each part of 0..units.
-template <class Task>
-void in_parts(i64 parts, i64 units, i64 threads, const Task& task) {
-    (void)threads;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) \
-    if (threads > 1 && parts > 1)
-    for (i64 part = 0; part < parts; ++part)
-        task(part, units * part / parts, units * (part + 1) / parts);
-}
-
-// add(part(first, last)) for each part of 0..units: parts at the same time, sums in their order.
-template <class Part, class Add>
-void add_parts(i64 parts, i64 units, i64 threads, const Part& part, const Add& add) {
-    (void)threads;
-#pragma omp parallel for ordered schedule(dynamic, 1) num_threads(static_cast<int>(threads)) \
-    if (threads > 1 && parts > 1)
-    for (i64 i = 0; i < parts; ++i) {
-        const auto& found = part(units * i / parts, units * (i + 1) / parts);
-#pragma omp ordered
-        add(found);
-    }
-}
-
-// task(first, last) for parts of 0..rows, of passes that do little a row.
-template <class Task>
-void over_rows(const Batch& batch, const Task& task) {
-    in_parts(parts_of(batch.rows(), 1 << 14, 1), batch.rows(), batch.threads,
-             [&](i64, i64 first, i64 last) { task(first, last); });
-}
-
-// Sums over rows of `count` numbers a row, in double.
-template <int count, class Row>
-void sum_rows(const Batch& batch, double* sums, const Row& row) {
-    const i64 parts = parts_of(batch.rows(), 1 << 14, 1);
-    Doubles partial(size(parts * count), 0.0);
-    in_parts(parts, batch.rows(), batch.threads, [&](i64 part, i64 first, i64 last) {
-        double local[count] = {};
-        for (i64 n = first; n < last; ++n) row(n, local);
-        std::copy(local, local + count, &partial[size(part * count)]);
-    });
-    std::fill(sums, sums + count, 0.0);
-    for (i64 part = 0; part < parts; ++part)
-        for (int i = 0; i < count; ++i) sums[i] += partial[size(part * count + i)];
-}
-
-// Number of neighbours of each node of an image, as float.
-Floats degrees(const Batch& batch) {
-    Floats degree;
-    for (i64 row = 0; row < batch.height; ++row)
-        for (i64 column = 0; column < batch.width; ++column) {
-            const i64 down = 1 + (row > 0) + (row + 1 < batch.height);
-            const i64 across = 1 + (column > 0) + (column + 1 < batch.width);
-            degree.push_back(static_cast<float>(down * across - 1));
-        }
-    return degree;
-}
-
-// take(line, sums) for each line of each image, with the sum of x over each node's up to eight
-// neighbours: three lines added, then three columns, less the centre.
-template <class Take>
-void neighbour_sums(const float* x, const Batch& batch, const Take& take) {
-    const i64 length = batch.width * kChannels, parts = parts_of(batch.lines(), 512, 1);
-    in_parts(parts, batch.lines(), batch.threads, [&](i64, i64 first, i64 last) {
-        Floats tall_line(size(length)), sums_line(size(length));
-        float *tall = tall_line.data(), *sums = sums_line.data();
-        for (i64 line = first; line < last; ++line) {
-            const float* here = x + line * length;
-            std::copy(here, here + length, tall);
-            if (line % batch.height > 0)
-                for (i64 i = 0; i < length; ++i) tall[i] += here[i - length];
-            if ((line + 1) % batch.height > 0)
-                for (i64 i = 0; i < length; ++i) tall[i] += here[i + length];
-            for (i64 i = 0; i < length; ++i) sums[i] = tall[i] - here[i];
-            for (i64 i = kChannels; i < length; ++i) sums[i] += tall[i - kChannels];
-            for (i64 i = kChannels; i < length; ++i) sums[i - kChannels] += tall[i];
-            take(line, sums);
-        }
-    });
-}
 
 // A group's three channels from its rows, and back; of nodes past `count` they are zero.
 void spread(const float* rows, i64 count, Nodes* channels) {
@@ -150,9 +42,9 @@ struct Unit {
 // `first` is [hidden][inputs + 1], `second` [3][hidden]. Scaled as Gelu wants it.
 template <int inputs>
 std::vector<Unit<inputs>> pack(const double* first, const float* second, i64 hidden) {
-    std::vector<Unit<inputs>> units(size(hidden));
+    std::vector<Unit<inputs>> units(hidden);
     for (i64 j = 0; j < hidden; ++j) {
-        Unit<inputs>& unit = units[size(j)];
+        Unit<inputs>& unit = units[j];
         const double* row = first + j * (inputs + 1);
         for (int k = 0; k < inputs; ++k) unit.in[k] = static_cast<float>(row[k] * kScale);
         unit.constant = static_cast<float>(row[inputs] * kScale);
@@ -161,10 +53,10 @@ std::vector<Unit<inputs>> pack(const double* first, const float* second, i64 hid
     return units;
 }
 
-// What a hidden unit is given for a group of nodes: channels, for the Grapher also the sums of
-// the neighbours' channels and how many they are.
+// The inputs of hidden units of a group of nodes: channels, for the Grapher also the sums of the
+// neighbours' channels and how many they are.
 template <int inputs>
-struct Given {
+struct Features {
     Nodes in[inputs];
 
     void load(const float* x, const float* s, const Floats& degree_of, i64 first, i64 count) {
@@ -172,7 +64,7 @@ struct Given {
         if constexpr (inputs > kChannels) {
             spread(s + first * kChannels, count, in + kChannels);
             float* degree = in[2 * kChannels].lanes();
-            std::size_t node = size(first) % degree_of.size();
+            std::size_t node = first % degree_of.size();
             for (i64 n = 0; n < kGroup; ++n) {
                 degree[n] = n < count ? degree_of[node] : 0.0f;
                 if (++node == degree_of.size()) node = 0;
@@ -195,14 +87,14 @@ void forward(const Batch& batch, i64 hidden, const float* x, const float* s, con
     const Floats degree_of = inputs > kChannels ? degrees(batch) : Floats();
     const i64 rows = batch.rows(), groups = (rows + kGroup - 1) / kGroup;
     in_parts(parts_of(groups, 32, 4), groups, batch.threads, [&](i64, i64 from, i64 to) {
-        Given<inputs> given;
+        Features<inputs> features;
         for (i64 group = from; group < to; ++group) {
             const i64 start = group * kGroup;
-            given.load(x, s, degree_of, start, rows - start);
+            features.load(x, s, degree_of, start, rows - start);
             Nodes out[kChannels] = {Nodes(second_bias[0]), Nodes(second_bias[1]),
                                     Nodes(second_bias[2])};
             for (const Unit<inputs>& unit : units) {
-                const Nodes value = Gelu(given.to(unit)).value();
+                const Nodes value = Gelu(features.to(unit)).value();
                 for (int c = 0; c < kChannels; ++c) out[c] = value * unit.out[c] + out[c];
             }
             gather(out, rows - start, y + start * kChannels);
@@ -232,7 +124,7 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
     constexpr int varied = inputs > kChannels ? 2 * kChannels : kChannels;  // not the degree
     constexpr int row_sums = inputs + 1 + kChannels;
     struct Cell {
-        Given<inputs> given;
+        Features<inputs> features;
         Nodes d_out[kChannels], d_in[varied];
     };
     struct Row {
@@ -249,14 +141,14 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
     const i64 parts = std::max<i64>(std::min<i64>(pieces, 4), pieces / kSingle);
     static thread_local std::vector<Row> kept;
     std::vector<Row>& single = kept;  // of all parts, where they are few: this thread's
-    if (few) single.resize(size(hidden));
+    if (few) single.resize(hidden);
     // Parts that follow each other are added as their last nodes are done, in the same order.
     const bool at_once = few && batch.threads == 1;
-    Doubles sums(size(hidden * row_sums), 0.0);
+    Doubles sums(hidden * row_sums, 0.0);
     std::fill(d_bias, d_bias + kChannels, 0.0);
     const auto part = [&](i64 from, i64 to) -> const Sums<Row>& {
         static thread_local Sums<Row> found;
-        found.begin(size(hidden));
+        found.begin(hidden);
         Cell cells[kGroups];
         for (i64 piece = from; piece < to; ++piece) {
             // The last piece may have less.
@@ -265,7 +157,7 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
             for (int i = 0; i < filled; ++i) {
                 const i64 start = piece * kPiece + i * kGroup, count = rows - start;
                 Cell& cell = cells[i];
-                cell.given.load(x, s, degree_of, start, count);
+                cell.features.load(x, s, degree_of, start, count);
                 float d_y[kGroup * kChannels];
                 for (i64 n = 0; n < std::min(count, kGroup); ++n)
                     for (int c = 0; c < kChannels; ++c) {
@@ -283,18 +175,18 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
             const Row* before = begins ? &zero : lanes;
             const i64 stride = begins ? 0 : 1;
             for (i64 j = 0; j < hidden; ++j) {
-                const Unit<inputs>& unit = units[size(j)];
+                const Unit<inputs>& unit = units[j];
                 Row row = before[j * stride];
                 for (int i = 0; i < filled; ++i) {
                     Cell& cell = cells[i];
-                    const Gelu gelu(cell.given.to(unit));
+                    const Gelu gelu(cell.features.to(unit));
                     Nodes d_value = cell.d_out[0] * unit.out[0];
                     for (int c = 1; c < kChannels; ++c)
                         d_value = cell.d_out[c] * unit.out[c] + d_value;
                     const Nodes value = gelu.value(), d_u = d_value * gelu.slope();
                     for (int w = 0; w < kWide; ++w) {
                         for (int k = 0; k < inputs; ++k)
-                            row.at[k] += d_u.at[w] * cell.given.in[k].at[w];
+                            row.at[k] += d_u.at[w] * cell.features.in[k].at[w];
                         row.at[inputs] += d_u.at[w];
                         for (int c = 0; c < kChannels; ++c)
                             row.at[inputs + 1 + c] += value.at[w] * cell.d_out[c].at[w];
