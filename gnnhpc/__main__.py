@@ -5,6 +5,7 @@ import sys
 from gnnhpc.core.errors import report_errors
 
 
+@report_errors
 def main() -> int:
     """Check the code before the commands are imported from it."""
     from gnnhpc.records.code_snapshot import check_running_code
@@ -16,4 +17,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(report_errors(main)())
+    sys.exit(main())

@@ -69,11 +69,8 @@ def load(name: str) -> Command:
     return command
 
 
+@report_errors
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistakes are one line on stderr and status 2."""
-    return report_errors(_run)(arguments)
-
-
-def _run(arguments: list[str] | None) -> int:
     check_running_code()
     return run_app(app, "gnnhpc", arguments)

@@ -42,7 +42,7 @@ def status(
     from jobs.cli.terminal_tables import print_status, status_json
     from jobs.run.cost import run_cost
     from jobs.run.run_state import read_run
-    from jobs.run.status import status_of
+    from jobs.run.status import status as status_of
 
     state = read_run(run)
     current = status_of(state, kept=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from gnnhpc.core.errors import GnnhpcError, InputError
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import open_run, read_run
-from jobs.run.status import status_of
+from jobs.run.status import status
 from jobs.run.submission_records import run_lock
 
 
@@ -19,7 +19,7 @@ def find_removable(run: str | Path) -> list[Path]:
     Raises InputError while a cell of the run runs, waits or may do so.
     """
     state = read_run(run)
-    busy = sum(cell.state in MAY_RUN for cell in status_of(state).cells)
+    busy = sum(cell.state in MAY_RUN for cell in status(state).cells)
     if busy:
         found = f"{busy} cells that run, wait or may"
         allowed = "a run whose cells have ended: wait, or cancel first"

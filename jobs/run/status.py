@@ -48,20 +48,14 @@ class RunStatus:
         return all(cell.state == "done" for cell in self.cells)
 
 
-def status(run: str | Path) -> RunStatus:
-    """The state of every cell; asks Slurm, and works without it.
+def status(run: str | Path | RunState, *, kept: bool = False) -> RunStatus:
+    """The state of every cell of a run, which may have been read; works without Slurm too.
 
-    Raises InputError as `read_run` does.
+    `kept` says that Slurm's answer of the last ten seconds will do. Raises InputError as `read_run`
+    does.
     """
-    return status_of(read_run(run))
-
-
-def status_of(state: RunState, *, kept: bool = False) -> RunStatus:
-    """The state of every cell of a run that has been read.
-
-    `kept` says that Slurm's answer of the last ten seconds will do.
-    """
-    return run_status(state, ask_slurm([state], state.paths.root if kept else None))
+    state = run if isinstance(run, RunState) else read_run(run)
+    return _run_status(state, ask_slurm([state], state.paths.root if kept else None))
 
 
 def ask_slurm(states: Iterable[RunState], kept_for: Path | None = None) -> QueueAnswer:
@@ -74,7 +68,7 @@ def ask_slurm(states: Iterable[RunState], kept_for: Path | None = None) -> Queue
     return query_queue(users, jobs, kept_for=kept_for)
 
 
-def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
+def _run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
     """The state of every cell, as the run's files and this answer of Slurm's have it."""
     queue = only_of_run(state, queue)
     cells = cell_states(state, queue)
@@ -131,7 +125,7 @@ def known_runs(folder: Path) -> dict[Path, RunStatus | str]:
     states = (one for one in read.values() if isinstance(one, RunState))
     queue = ask_slurm(states, folder.absolute())
     return {
-        run: one if isinstance(one, str) else run_status(one, queue) for run, one in read.items()
+        run: one if isinstance(one, str) else _run_status(one, queue) for run, one in read.items()
     }
 
 

@@ -74,11 +74,11 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
         name, sign, value = text.removeprefix("--").partition("=")
         if not name:
             raise InputError("--slurm", None, repr(text), "NAME=VALUE, such as reservation=x")
-        given: object = value if sign else True
+        setting: object = value if sign else True
         if (key := SITE_KEYS.get(name)) is not None:
-            settings[key] = int(value) if key in _NUMBERS and value.isdecimal() else given
+            settings[key] = int(value) if key in _NUMBERS and value.isdecimal() else setting
         else:
-            options[name] = given
+            options[name] = setting
     return settings | ({"slurm": options} if options else {})
 
 

@@ -12,20 +12,14 @@ from gnnhpc.core.provenance import ROOT, code_digest, read_provenance
 from gnnhpc.records.code_snapshot import check_snapshot
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_run
-from jobs.run.status import status_of
+from jobs.run.status import status
 from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.paired_blocks import blocks_with
 from jobs.slurm.site_settings import parse_site
 from jobs.submit.submission import Options, Submission, make_launch, make_submission
-from jobs.submit.submit import (
-    SCHEDULERS,
-    Submitted,
-    jobs_of_after,
-    submit_arrays,
-    wait_if_asked,
-)
+from jobs.submit.submit import SCHEDULERS, Submitted, jobs_of_after, wait_if_asked
 
 
 @dataclass(frozen=True)
@@ -57,8 +51,8 @@ def rerun(
     paths, options = open_run(run), options or Options()
     with run_lock(paths):
         submission = prepare_rerun(run, selection, options)
-        submitted = submit_arrays(submission, paths)
-    return wait_if_asked(submitted, options)
+        jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
+    return wait_if_asked(submission, jobs, options)
 
 
 def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Submission:
@@ -68,7 +62,7 @@ def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Su
     scheduler, launch = SCHEDULERS[cluster], _launch(state, options)
     waits = jobs_of_after(options)
     waits += scheduler.query(state) if launch.site.max_parallel else []
-    current = status_of(state)
+    current = status(state)
     chosen = {cell.cell for cell in select_cells(current.cells, selection)}
     if not chosen:
         details = [f"; {cell.detail}" for cell in current.cells if cell.state == "unknown"]
@@ -97,8 +91,9 @@ def _launch(state: RunState, options: Options) -> Launch:
         raise InputError(paths.provenance, None, "no site or python", "what the run was made with")
     name = str(settings.pop("name", "built-in"))
     site = parse_site(settings, paths.provenance, "site")
-    here = python if Path(python).is_file() else sys.executable
-    launch = make_launch(Launch(name, site, here, live=not paths.code_record.exists()), options)
+    interpreter = python if Path(python).is_file() else sys.executable
+    submitted = Launch(name, site, interpreter, live=not paths.code_record.exists())
+    launch = make_launch(submitted, options)
     snapshot = None if launch.live else check_snapshot(paths)
     if launch.live:
         print_note(f"runs the code in {ROOT} as it is when each cell starts")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -64,15 +65,13 @@ def submit(
     paths = write_run_folder(submission)
     try:
         with run_lock(paths):
-            submitted = submit_arrays(submission, paths)
-    except MaybeSubmittedError:
-        raise
-    except GnnhpcError:
-        if not paths.submissions.exists():
+            jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
+    except GnnhpcError as error:
+        if not (isinstance(error, MaybeSubmittedError) or paths.submissions.exists()):
             # The folder is new, and no job uses it.
             shutil.rmtree(submission.run)
         raise
-    return wait_if_asked(submitted, options)
+    return wait_if_asked(submission, jobs, options)
 
 
 def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -> Submission:
@@ -86,21 +85,15 @@ def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -
     return submission
 
 
-def submit_arrays(submission: Submission, paths: RunPaths) -> Submitted:
-    """Submit every array; the caller holds the run's lock. Raises as `Slurm.submit`."""
-    jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
-    return Submitted(submission, tuple(jobs))
-
-
-def wait_if_asked(submitted: Submitted, options: Options) -> Submitted:
-    """Wait for all cells with `options.wait`; a local run is always run here.
+def wait_if_asked(submission: Submission, jobs: Sequence[Job], options: Options) -> Submitted:
+    """Wait for all cells with `options.wait`; a local run always does, since it is run by that.
 
     Prints how far they are whenever that has changed.
     """
-    submission = submitted.submission
-    if not options.wait and submission.cluster != "local":
-        return submitted
-    return replace(submitted, failed=SCHEDULERS[submission.cluster].wait(submission))
+    failed = None
+    if options.wait or submission.cluster == "local":
+        failed = SCHEDULERS[submission.cluster].wait(submission)
+    return Submitted(submission, tuple(jobs), failed)
 
 
 def cancel(run: str | Path, *, force: bool = False) -> list[str]:
