@@ -80,7 +80,7 @@ def _run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
 
 
 def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
-    """The answer with what it says about this run's jobs alone.
+    """The answer with this run's jobs alone.
 
     They are those whose script lies in its folder, and by their ids those of a run that was moved.
     Scripts of the run that this one was copied from lie in that run, and another cluster may have
@@ -93,12 +93,7 @@ def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
             return folder.samefile(state.paths.root)
         return state.slurm_arrays.get(job.job_id) == job.array
 
-    jobs = tuple(filter(is_of_run, queue.jobs))
-    others = {job.job_id for job in queue.jobs} - {job.job_id for job in jobs}
-    accounted = {
-        name: task for name, task in queue.accounted.items() if name.partition("_")[0] not in others
-    }
-    return replace(queue, jobs=jobs, accounted=accounted)
+    return replace(queue, jobs=tuple(filter(is_of_run, queue.jobs)))
 
 
 def _asked(state: RunState, queue: QueueAnswer) -> str:

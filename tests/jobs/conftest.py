@@ -17,8 +17,7 @@ import pytest
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.records.result_file import Result
-from gnnhpc.records.schema import Header, StepRecord
+from gnnhpc.records.schema import StepRecord
 from jobs.run import cost
 from jobs.run.status import status
 from jobs.slurm import partitions, squeue_and_sacct
@@ -28,6 +27,7 @@ from jobs.submit import slurm_scheduler
 from jobs.submit.submission import Options
 from jobs.submit.submit import Submitted, submit
 from jobs.sweep.plan import Plan, plan
+from tests.records.test_schema import HEADER, RESULT
 
 GRID = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "seeds": [0, 1]}
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller"
@@ -141,29 +141,20 @@ class MadeRun:
     ) -> AttemptPaths:
         """A new attempt whose rank 0 has recorded some steps."""
         attempt = self.paths.cell(cell.id).claim_attempt()
-        values: dict[str, Any] = {
-            "cell": cell.id, "attempt": attempt.number, "rank": 0, "replica": 0, "stage": 0,
-            "world_size": cell.world_size, "host": socket.gethostname(), "pid": os.getpid(),
-            "cpu_model": "", "cpus": 1, "threads": 1, "device": "cpu", "layers": [],
-            "parameters": 1, "started_at": "2026-01-01T00:00:00+00:00", "slurm": slurm_of(job),
-        }  # fmt: skip
-        lines = [json.dumps(asdict(Header(**values | header)))]
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm_of(job)}
+        lines = [asdict(replace(HEADER, cell=cell.id, attempt=attempt.number, **process | header))]
         for step in range(steps):
             record = StepRecord("train", step, 0, False, 0.0, 2.0, 0, 0, 0, 0, 0, 0, 0.5, 10)
-            lines.append(json.dumps(asdict(record)))
-        attempt.records(0).write_text("\n".join(lines) + "\n")
+            lines.append(asdict(record))
+        attempt.records(0).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         return attempt
 
     def finish(self, cell: Cell, job: str | None = None, **changes: Any) -> AttemptPaths:
         """A new attempt with a result."""
         attempt = self.begin(cell, 10, job)
-        values: dict[str, Any] = {
-            "cell": cell.id, "attempt": attempt.number, "status": "done", "experiment": {},
-            "layout": {"world_size": 1}, "started_at": "2026-01-01T00:00:00+00:00",
-            "ended_at": "2026-01-01T00:01:00+00:00", "train_steps": 10, "test_steps": 1,
-            "provenance": {"slurm": slurm_of(job), "threads": 2},
-        }  # fmt: skip
-        Result(**values | changes).write(attempt.result)
+        made: dict[str, Any] = {"cell": cell.id, "attempt": attempt.number}
+        made["provenance"] = {"slurm": slurm_of(job)}
+        replace(RESULT, **made | changes).write(attempt.result)
         return attempt
 
     def state(self, array: str = "gat-seq", index: int = 0) -> tuple[str, str | None]:
