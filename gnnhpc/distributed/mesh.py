@@ -23,10 +23,8 @@ class Mesh:
     layout: Layout
     rank: int
     device: torch.device
-    forward: dist.ProcessGroup | None = None
-    """This replica's stages; activations travel here."""
-    backward: dist.ProcessGroup | None = None
-    """The same ranks; gradients travel here, so the two directions never wait for each other."""
+    pipeline: dist.ProcessGroup | None = None
+    """This replica's stages."""
     replicas: dist.ProcessGroup | None = None
     """The ranks that hold this stage, one a replica."""
     control: dist.ProcessGroup | None = None
@@ -76,8 +74,7 @@ class Mesh:
 
     def link(self, direction: Direction, peer: int) -> dist.ProcessGroup:
         """The group in which tensors of one direction travel between here and a neighbour."""
-        group = self.links.get((direction, peer))
-        group = group or (self.forward if direction == "forward" else self.backward)
+        group = self.links.get((direction, peer)) or self.pipeline
         assert group is not None, "a pipeline of one stage has no links"
         return group
 

@@ -82,8 +82,7 @@ def join(
         rank=rank,
         device=device,
         links=_link_groups(layout, rank) if nccl else {},
-        forward=_group_of(pipelines),
-        backward=_group_of(pipelines),
+        pipeline=_group_of(pipelines),
         replicas=_group_of(copies),
         control=dist.new_group(backend="gloo" if nccl else None, timeout=COLLECTIVE_TIMEOUT),
         store=store.clone(),
@@ -186,8 +185,8 @@ def one_thread_gloo() -> str:
     """The name of a backend for `init_process_group`; groups made of its ranks have it too.
 
     Each device of gloo has a thread that wakes a hundred times a second, and torch makes a device
-    for each group: four of a pipeline's rank, which take the CPU from the thread that computes. The
-    groups of this backend share a device.
+    for each group: these threads take the CPU from the one that computes. The groups of this
+    backend share a device.
     """
     if not hasattr(dist.Backend, _BACKEND.upper()):
         dist.Backend.register_backend(_BACKEND, _new_group, devices=["cpu"])

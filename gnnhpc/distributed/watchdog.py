@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ _SLOW_FACTOR = 30
 Activity = Callable[[], tuple[int, str]]
 """How many times a piece of work of this rank has begun or ended since the start, and the present
 one in words."""
+Heartbeat = dict[str, Any]
+"""A rank's number of the beat, its work, what it is doing, and whether that may be slow."""
 
 
 def hang_seconds() -> float:
@@ -84,12 +87,6 @@ class Watchdog:
         self._cpu_s = time.process_time()
         self._beat = self._busy = 0
         """Beats of this rank, and those between which its process has computed."""
-        self._before: list[dict[str, Any]] = []
-        """The heartbeat of each rank before its last one."""
-        self._idle = 0
-        """Beats since any rank's work grew."""
-        self._missed = [0] * world_size
-        """Beats since each rank's own last one."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -103,12 +100,13 @@ class Watchdog:
         self._thread.join(_LAST_REQUEST_S)
 
     def _watch(self) -> None:
-        hang = None
+        rule, all_came, hang = HangRule(self._limit), False, None
         try:
             while hang is None and not self._finished.wait(_EVERY_S if self._beat else 0):
                 self._store.set(self._key, json.dumps(self._heartbeat()))
-                if self._before or self._store.check(self._keys):
-                    hang = self._find_hang(list(map(json.loads, self._store.multi_get(self._keys))))
+                all_came = all_came or self._store.check(self._keys)
+                if all_came:
+                    hang = rule.find(list(map(json.loads, self._store.multi_get(self._keys))))
         except RuntimeError:
             # The store ends with rank 0; what this rank does may end by that too.
             self._finished.wait(self._limit * _EVERY_S)
@@ -116,7 +114,7 @@ class Watchdog:
         if hang is not None and not self._finished.is_set():
             self._on_hang(*hang)
 
-    def _heartbeat(self) -> dict[str, Any]:
+    def _heartbeat(self) -> Heartbeat:
         cpu_s, (work, doing) = time.process_time(), self._activity()
         self._busy += cpu_s - self._cpu_s > _BUSY_CPU_S
         self._cpu_s = cpu_s
@@ -128,16 +126,25 @@ class Watchdog:
             "slow": doing.startswith(_SLOW) or is_compiling() or compiled.is_compiling(),
         }
 
-    def _find_hang(self, beats: list[dict[str, Any]]) -> tuple[int, str] | None:
-        """The rank that hangs and why, once no rank has done anything for the time allowed."""
-        before, self._before = self._before, beats
-        if not before:
-            return None
-        moved = False
-        for rank, (last, beat) in enumerate(zip(before, beats, strict=True)):
+
+class HangRule:
+    """Finds a hang in the heartbeats of all ranks: for `limit` beats no rank has done anything."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._before: list[Heartbeat] = []
+        self._idle = 0
+        """Beats since any rank's work grew."""
+        self._missed: Counter[int] = Counter()
+        """Beats since each rank's own last one."""
+
+    def find(self, beats: list[Heartbeat]) -> tuple[int, str] | None:
+        """The rank that hangs and why, if one does; `beats` has the last one of each rank."""
+        moved = not self._before
+        for rank, (last, beat) in enumerate(zip(self._before, beats, strict=False)):
             self._missed[rank] = self._missed[rank] + 1 if beat["beat"] == last["beat"] else 0
             moved = moved or beat["work"] != last["work"]
-        self._idle = 0 if moved else self._idle + 1
+        self._before, self._idle = beats, 0 if moved else self._idle + 1
         ranks = range(len(beats))
         frozen = [rank for rank in ranks if self._missed[rank] >= _FROZEN_BEATS]
         slow = any(beats[rank]["slow"] for rank in ranks if rank not in frozen)

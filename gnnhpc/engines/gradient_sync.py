@@ -162,16 +162,16 @@ def clip_gradients(gradients: FlatGradients, mesh: Mesh, clip_norm: float) -> No
 
     A collective of the stages of a replica.
     """
-    if mesh.forward is None and len(gradients.flats) == 1:
+    if mesh.pipeline is None and len(gradients.flats) == 1:
         # By the device alone: the host need not wait for the gradients.
         flat = gradients.flats[0]
         found = torch.linalg.vector_norm(flat, dtype=torch.float64)
         flat.mul_(torch.where(found > clip_norm, clip_norm / found, 1.0))
         return
     norm = gradients.norm() or 0.0
-    if mesh.forward is not None:
+    if mesh.pipeline is not None:
         squares = torch.tensor(norm * norm, dtype=torch.float64)
-        dist.all_reduce(squares, group=mesh.forward)
+        dist.all_reduce(squares, group=mesh.pipeline)
         norm = math.sqrt(float(squares))
     if norm > clip_norm:
         for flat in gradients.flats:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, MicroBatch
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.schedules import Action, Kind
 from gnnhpc.engines.cuda_graph import Actions, Held, graphs_of
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, compute_deferred, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.stage import naming_changed_input, without_gradient
 from gnnhpc.engines.transfers import StageTransfers, transfers_of
 from gnnhpc.models.layers.split_backward import deferring_to, split_backward
 
@@ -93,7 +93,7 @@ class NativeEngine:
 
         def work(held: Held) -> tuple[Tensor, Tensor]:
             split = split_backward() if self._last_kind == "weights" else _NOTHING
-            with naming_changed_input(part.stage), split:
+            with split:
                 output = result = part.stage(held.x, microbatch.context)
             if part.is_last:
                 result = plan.loss(output, microbatch, batch.valid_targets)
@@ -123,8 +123,7 @@ class NativeEngine:
             assert result is not None
             splits = self._last_kind == "weights"
             deferring = deferring_to(held.deferred) if splits else _NOTHING
-            # A forward may be recomputed in it.
-            with naming_changed_input(part.stage), deferring:
+            with deferring:
                 backward(result, held.gradient)
             return ()
 
@@ -139,7 +138,11 @@ class NativeEngine:
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
             if held.x.grad is None:
-                raise without_gradient(part.stage)
+                raise GnnhpcError(
+                    f"no gradient goes from layer {part.stage.specs[0].name} to the stage before: "
+                    "the output of its stage does not depend on its input, as after detach() or "
+                    "under no_grad()"
+                )
             links.gradients_out.send(held.x.grad)
 
     def _weights(self, links: StageTransfers, action: Action, held: Held) -> None:

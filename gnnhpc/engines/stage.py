@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layer_specs import LayerSpec, layer_mismatch, row_changes
 from gnnhpc.engines.activation_checkpointing import checkpointed
 from gnnhpc.engines.step_timer import StepTimer
@@ -226,26 +224,3 @@ def layer_seed(seed: int, name: str) -> int:
     """A seed for each layer, so that a stage need not build the layers before it."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
-
-
-@contextlib.contextmanager
-def naming_changed_input(stage: Stage) -> Iterator[None]:
-    """Around a forward; raises GnnhpcError where torch refuses the change of a stage's input."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "leaf Variable" in str(error) and "in-place" in str(error):
-            raise GnnhpcError(
-                f"layer {stage.specs[0].name} changes its input in place; as the first of its "
-                "stage it is given what the stage before sent, and is to make its output anew "
-                "(inplace=False)"
-            ) from error
-        raise
-
-
-def without_gradient(stage: Stage) -> GnnhpcError:
-    """The error for a stage whose backward left its input without a gradient."""
-    return GnnhpcError(
-        f"no gradient goes from layer {stage.specs[0].name} to the stage before: the output of "
-        "its stage does not depend on its input, as after detach() or under no_grad()"
-    )

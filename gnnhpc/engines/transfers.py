@@ -116,8 +116,9 @@ class StageTransfers:
         if stage == mesh.stage:
             return None
         peer = mesh.layout.rank_of(mesh.replica, stage)
-        # The tag is the same on both sides, and differs between cuts of the same two stages.
-        tag = (number + min(step, 0)) // stages
+        # The tag is the same on both sides, and differs between cuts of the same two stages and
+        # between the directions of a cut.
+        tag = 2 * ((number + min(step, 0)) // stages) + (direction == "backward")
         by_group = GroupChannel(peer, mesh.link(direction, peer), tag)
         # A slot has room for so many rows, and NCCL's groups are there to be used.
         if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:

@@ -162,11 +162,10 @@ class Attempt:
 
     def fail(self, error: Exception) -> None:
         """Report an error of this rank: in its log, in its failure file, in the result."""
-        text = str(error)
-        if not isinstance(error, GnnhpcError):
-            is_custom = isinstance(self.cell.experiment.model, CustomModel)
-            place = line_of_user(error) if is_custom else None
-            text = one_line(error) + (f" ({place})" if place else "")
+        text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
+        is_custom = isinstance(self.cell.experiment.model, CustomModel)
+        if is_custom and (place := line_of_user(error)):
+            text += f" ({place})"
         self._report(self.failure(text), error.check if isinstance(error, WrongRunError) else None)
 
     def exit_after_signal(self, signal_name: str) -> NoReturn:

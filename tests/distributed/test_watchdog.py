@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -16,119 +14,43 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed import watchdog
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.distributed.watchdog import VARIABLE, Watchdog, hang_seconds, watching
+from gnnhpc.distributed.watchdog import VARIABLE, HangRule, Heartbeat, hang_seconds, watching
 from gnnhpc.engines.step_timer import StepTimer
 from tests.tools.forked import spawn
 
-BEAT_S = 0.02
-PATIENCE_BEATS = 10
-Hangs = list[tuple[int, str]]
+Rank = Callable[[int], Heartbeat]
 
 
-class FakeStore:
-    """What one rank's watchdog sees of a cell's store; other ranks' heartbeats are functions."""
+def rank(doing: str, *, works: bool = False, slow: bool = False, stopped: bool = False) -> Rank:
+    """The heartbeats of a rank."""
 
-    def __init__(self, *others: Callable[[int], dict[str, object]]) -> None:
-        self.values: dict[str, bytes] = {}
-        self.others = others
-        self.beat = 0
+    def heartbeat(beat: int) -> Heartbeat:
+        work = beat if works else 0
+        return {"beat": 7 if stopped else beat, "work": work, "doing": doing, "slow": slow}
 
-    def set(self, key: str, value: str) -> None:
-        self.beat += 1
-        self.values[key] = value.encode()
-        for rank, other in enumerate(self.others, 1):
-            self.values[f"watchdog/{rank}"] = json.dumps(other(self.beat)).encode()
-
-    def check(self, keys: list[str]) -> bool:
-        return self.values.keys() == set(keys)
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [self.values[key] for key in keys]
+    return heartbeat
 
 
-def alive(
-    beat: int, *, work: int = 0, doing: str = "wait", slow: bool = False
-) -> dict[str, object]:
-    return {"beat": beat, "work": work, "doing": doing, "slow": slow}
+WAITING = rank("wait of micro-batch 0")
+CASES: dict[str, tuple[list[Rank], tuple[int, str] | None]] = {
+    "sleeping": (
+        [WAITING, WAITING, rank("forward of chunk 3")],
+        (2, "hung: no rank did anything for 11 s; it was in forward of chunk 3"),
+    ),
+    "stopped": (
+        [rank("forward"), WAITING, rank("writing a checkpoint", slow=True, stopped=True)],
+        (2, "frozen for 11 s in writing a checkpoint"),
+    ),
+    "working": ([WAITING, rank("wait", works=True)], None),
+    "writing": ([rank("writing a checkpoint", slow=True), WAITING], None),
+}
 
 
-Watch = Callable[..., Hangs]
-
-
-@pytest.fixture
-def timer() -> StepTimer:
-    timer = StepTimer(torch.device("cpu"))
-    timer.start()
-    return timer
-
-
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> Watch:
-    """Runs rank 0's watchdog for so many times its patience; what it reports."""
-    monkeypatch.setattr(watchdog, "_EVERY_S", BEAT_S)
-    monkeypatch.setenv(VARIABLE, str(PATIENCE_BEATS * BEAT_S))
-
-    def watched(
-        store: FakeStore, beats: float = 3.0, during: Callable[[], object] = lambda: None
-    ) -> Hangs:
-        found: Hangs = []
-        watch = Watchdog(
-            store, 0, 1 + len(store.others), timer.activity, lambda *hang: found.append(hang)
-        )
-        end = time.monotonic() + beats * PATIENCE_BEATS * BEAT_S
-        while time.monotonic() < end and not found:
-            during()
-            time.sleep(BEAT_S)
-        watch.close()
-        return found
-
-    return watched
-
-
-def in_forward(beat: int) -> dict[str, object]:
-    return alive(beat, doing="forward of chunk 3")
-
-
-def stopped(beat: int) -> dict[str, object]:
-    return alive(7, doing="writing a checkpoint", slow=True)
-
-
-@pytest.mark.parametrize(
-    ("mine", "other", "begins", "ends"),
-    [
-        ("wait", in_forward, "hung: no rank did anything for ", "; it was in forward of chunk 3"),
-        ("forward", stopped, "frozen for ", " in writing a checkpoint"),
-    ],
-    ids=["sleeping", "stopped"],
-)
-def test_the_rank_is_named(
-    mine: Any, other: Any, begins: str, ends: str, watch: Watch, timer: StepTimer
-) -> None:
-    timer.begin(mine, 0)
-    ((rank, why),) = watch(FakeStore(alive, other), beats=4)
-    assert rank == 2
-    assert why.startswith(begins)
-    assert why.endswith(ends)
-
-
-def test_nobody_is_named_while_a_rank_works_writes_or_computes(
-    watch: Watch, timer: StepTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A long computation begins and ends no piece of work, but uses the processor."""
-    timer.begin("wait")
-    assert watch(FakeStore(lambda beat: alive(beat, work=beat))) == []
-    timer.end()
-    with timer.outside("writing a checkpoint"):
-        assert watch(FakeStore(alive)) == []
-    monkeypatch.setattr(watchdog, "_BUSY_CPU_S", BEAT_S / 20)
-    timer.begin("forward", 0)
-
-    def compute() -> None:
-        end = time.monotonic() + BEAT_S
-        while time.monotonic() < end:
-            math.factorial(200)
-
-    assert watch(FakeStore(alive), during=compute) == []
+@pytest.mark.parametrize(("ranks", "hang"), CASES.values(), ids=CASES)
+def test_the_rank_is_named(ranks: list[Rank], hang: tuple[int, str] | None) -> None:
+    rule = HangRule(10)
+    found = [rule.find([heartbeat(beat) for heartbeat in ranks]) for beat in range(1, 40)]
+    assert next((each for each in found if each), None) == hang
 
 
 def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +59,21 @@ def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) 
         hang_seconds()
 
 
-def hang_of_real_ranks() -> Hangs:
-    """Rank 1 sleeps; the others wait for it at a barrier until all watchdogs have reported."""
+def hang_of_real_ranks() -> tuple[bool, list[tuple[int, str]]]:
+    """Rank 1 writes, computes and sleeps, each longer than it may hang; the others wait for it at a
+    barrier until all watchdogs have reported. Also whether they did so only while it slept."""
     watchdog._EVERY_S = 0.2
     mesh = join(read_environment(), Layout(1, 3), torch.device("cpu"))
-    timer, found = StepTimer(torch.device("cpu")), Hangs()
+    timer, found, only_then = StepTimer(torch.device("cpu")), list[tuple[int, str]](), True
     with watching(mesh, timer.activity, lambda *hang: found.append(hang)):
         if mesh.rank == 1:
+            with timer.outside("writing a checkpoint"):
+                time.sleep(2)
             with timer.span("backward", 2):
+                end = time.monotonic() + 2
+                while time.monotonic() < end:
+                    math.factorial(200)
+                only_then = not found
                 end = time.monotonic() + 60
                 while not found and time.monotonic() < end:
                     time.sleep(0.05)
@@ -152,10 +81,12 @@ def hang_of_real_ranks() -> Hangs:
         with timer.span("wait"):
             mesh.barrier()
     leave(mesh)
-    return found
+    return only_then, found
 
 
 @pytest.mark.distributed
 def test_all_ranks_name_the_same_one() -> None:
+    """A long computation begins and ends no piece of work, but uses the processor."""
     ranks = spawn(hang_of_real_ranks, 3, env={VARIABLE: "1"})
-    assert [[rank for rank, _ in found] for found in ranks] == [[1], [1], [1]]
+    assert [only_then for only_then, _ in ranks] == [True] * 3
+    assert [[rank for rank, _ in found] for _, found in ranks] == [[1], [1], [1]]

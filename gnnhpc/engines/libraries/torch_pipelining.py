@@ -133,7 +133,7 @@ class PipeliningEngine:
             mesh.device,
             input_args=number if part.is_first else torch.empty(part.input_shape, **sent),
             output_args=torch.empty(part.output_shape, **sent),
-            group=mesh.forward,
+            group=mesh.pipeline,
         )
         stage.timer, stage.place = plan.timer, place
         if plan.experiment.split_backward:
