@@ -29,7 +29,7 @@ from gnnhpc.models.seeding import fork_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.loop import NotFiniteError, TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
-from gnnhpc.validation.reference.batches import ImageData
+from gnnhpc.validation.reference.batches import Batches, image_batches
 from gnnhpc.validation.reference.fresh_layers import FreshLayers, check_comparable, set_buffer
 from gnnhpc.validation.reference.graph_batches import GraphData, GraphSetData, Rows
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
@@ -76,9 +76,9 @@ def _check_comparable(part: ParitySlice, root: Path | None) -> None:
         return
     if part.experiment.sampling is not None and part.experiment.sampling.sampler != "ours":
         part = dataclasses.replace(part, experiment=part.experiment.whole_graph)
-    data = reference_data(part, root, None, "run")
+    batches = reference_batches(part, root, None, "run")
     model = FreshLayers(part.experiment, part.layer_specs)
-    check_comparable(model, data.batches("train", part.first)[0])
+    check_comparable(model, batches("train", part.first)[0])
 
 
 def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> TrainingParts:
@@ -146,8 +146,8 @@ def _compare(
     rows: Rows = "graph"
     if custom:
         rows = "run" if model.has_batchnorm() else "own"
-    data = reference_data(part, root, captured.edges or None, rows)
-    comparison = StepComparison(part, captured, model, data.batches)
+    batches = reference_batches(part, root, captured.edges or None, rows)
+    comparison = StepComparison(part, captured, model, batches)
     values = {"worst": comparison.worst, "layers": comparison.by_layer}
     extent = f" on {part.extent}" if part.extent else ""
     try:
@@ -164,17 +164,17 @@ def _compare(
     return Check(NAME, "ok", detail, values)
 
 
-def reference_data(
+def reference_batches(
     part: ParitySlice, root: Path | None, edges: CapturedEdges | None, rows: Rows
-) -> ImageData | GraphSetData | GraphData:
+) -> Batches:
     """The reference's own micro-batches; of one graph they have these `rows`."""
     experiment, specs = part.experiment, part.layer_specs
     match part.graph(root):
         case GraphSet() as graphs:
-            return GraphSetData(experiment, specs, graphs)
+            return GraphSetData(experiment, specs, graphs).batches
         case Graph() as graph:
-            return GraphData(experiment, specs, graph, edges, rows)
-    return ImageData(experiment, part.side, root)
+            return GraphData(experiment, specs, graph, edges, rows).batches
+    return image_batches(experiment, part.side, root)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.independent_readers import Array as Numbers
 from gnnhpc.validation.independent_readers import read_images
 from gnnhpc.validation.reference.random_numbers import SampleSchedule
 
@@ -47,22 +47,20 @@ class ReferenceBatch:
         return None if self.context.graph is None else self.context.graph.nodes
 
 
-class ImageData:
-    """Images, cropped to the top left `side` x `side` pixels where `side` is given.
+Batches = Callable[[Phase, int], list[ReferenceBatch]]
+"""The micro-batches of all replicas in one step, or one batch that holds them all."""
 
-    Raises OSError for files that cannot be read.
+
+def image_batches(experiment: Experiment, side: int | None, root: Path | None) -> Batches:
+    """Of images, cropped to the top left `side` x `side` pixels where `side` is a number.
+
+    Raises OSError for files that cannot be read, when they are needed.
     """
+    read = functools.cache(lambda phase: read_images(experiment.data, root, phase))
 
-    def __init__(self, experiment: Experiment, side: int | None, root: Path | None) -> None:
-        self._experiment, self._side, self._root = experiment, side, root
-        self._splits: dict[Phase, tuple[Numbers, Numbers]] = {}
-
-    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
-        experiment, side = self._experiment, self._side
-        if phase not in self._splits:
-            self._splits[phase] = read_images(experiment.data, self._root, phase)
-        pixels, labels = self._splits[phase]
-        schedule, batches = SampleSchedule(experiment, len(labels)), []
+    def batches(phase: Phase, step: int) -> list[ReferenceBatch]:
+        pixels, labels = read(phase)
+        schedule, found = SampleSchedule(experiment, len(labels)), []
         for replica in range(experiment.layout.replicas):
             share = schedule.share(step, replica)
             for microbatch, rows in enumerate(np.split(share, experiment.microbatches)):
@@ -70,8 +68,10 @@ class ImageData:
                 inputs = torch.from_numpy(planes.astype(np.float64) / 255.0).transpose(1, 2)
                 targets: dict[str, Tensor] = {phase: torch.from_numpy(labels[rows])}
                 context = Context(microbatch, step, experiment.seed)
-                batches.append(ReferenceBatch(inputs, targets, context, replica))
-        return batches
+                found.append(ReferenceBatch(inputs, targets, context, replica))
+        return found
+
+    return batches
 
 
 def node_features(data: Graph | GraphSet, nodes: Tensor) -> Activation:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -67,13 +68,7 @@ class GraphData:
             chunks = self._with_evaluated_links(self._links, self._chunks[0])
         else:
             chunks = self._chunks
-        return [self._batch(chunk, place, step) for place, chunk in enumerate(chunks)]
-
-    def _batch(self, chunk: GraphChunk, place: int, step: int) -> ReferenceBatch:
-        replica, microbatch = divmod(place, self._experiment.microbatches)
-        context = Context(microbatch, step, self._experiment.seed, chunk)
-        inputs = node_features(self._graph, chunk.nodes)
-        return ReferenceBatch(inputs, chunk.targets, context, replica)
+        return _batches(self._experiment, self._graph, chunks, step)
 
     def _with_evaluated_links(self, links: ReferenceLinks, whole: GraphChunk) -> list[GraphChunk]:
         """The whole message graph for each micro-batch of an evaluation, which has own pairs."""
@@ -121,30 +116,19 @@ class GraphSetData:
         self._all = Graph(graphs.name, graphs.features, nothing, graphs.edges, {}, graphs.classes)
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
-        return [
-            self._batch(numbers, phase, step, replica, microbatch)
-            for replica, parts in enumerate(self._parts(phase, step))
-            for microbatch, numbers in enumerate(parts)
-        ]
-
-    def _parts(self, phase: Phase, step: int) -> Iterator[Sequence[Ids]]:
-        """For each replica, the graphs of each micro-batch, ascending."""
         experiment = self._experiment
         masks = [self._graphs.masks[split].numpy() for split in SPLITS[phase]]
         numbers = np.flatnonzero(np.any(masks, axis=0))
+        parts = np.array_split(numbers, experiment.total_chunks)
         if phase == "train":
             schedule = SampleSchedule(experiment, len(numbers))
-            for replica in range(experiment.layout.replicas):
-                mine = numbers[schedule.share(step, replica)]
-                yield split_nodes(mine, experiment.microbatches)
-            return
-        parts = np.array_split(numbers, experiment.total_chunks)
-        for first in range(0, len(parts), experiment.microbatches):
-            yield parts[first : first + experiment.microbatches]
+            shares = (schedule.share(step, each) for each in range(experiment.layout.replicas))
+            of_replicas = (split_nodes(numbers[each], experiment.microbatches) for each in shares)
+            parts = list(itertools.chain.from_iterable(of_replicas))
+        chunks = [self._chunk(part, phase) for part in parts]
+        return _batches(experiment, self._graphs, chunks, step)
 
-    def _batch(
-        self, numbers: Ids, phase: Phase, step: int, replica: int, microbatch: int
-    ) -> ReferenceBatch:
+    def _chunk(self, numbers: Ids, phase: Phase) -> GraphChunk:
         """The nodes of these graphs, one graph after another, and all of their edges."""
         graphs, chosen = self._graphs, torch.from_numpy(numbers)
         graph_of = torch.repeat_interleave(torch.arange(len(graphs)), graphs.first.diff())
@@ -154,7 +138,7 @@ class GraphSetData:
         chunk = chunk_of_edges(self._all, nodes, [edges] * self._hops, number)
         graph_of_row = torch.searchsorted(chosen, graph_of[nodes])
         rows = torch.arange(len(nodes))
-        chunk = replace(
+        return replace(
             chunk,
             rows=(*chunk.rows, len(chosen)),
             targets={
@@ -164,9 +148,19 @@ class GraphSetData:
             graphs=chosen,
             pooling=block_of(rows, graph_of_row, nodes, len(nodes), len(chosen)),
         )
-        context = Context(microbatch, step, self._experiment.seed, chunk)
-        inputs = node_features(graphs, nodes)
-        return ReferenceBatch(inputs, chunk.targets, context, replica)
+
+
+def _batches(
+    experiment: Experiment, data: Graph | GraphSet, chunks: Sequence[GraphChunk], step: int
+) -> list[ReferenceBatch]:
+    """A batch of each chunk, which are those of one replica after the other."""
+    batches = []
+    for place, chunk in enumerate(chunks):
+        replica, microbatch = divmod(place, experiment.microbatches)
+        context = Context(microbatch, step, experiment.seed, chunk)
+        inputs = node_features(data, chunk.nodes)
+        batches.append(ReferenceBatch(inputs, chunk.targets, context, replica))
+    return batches
 
 
 def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:

@@ -7,7 +7,7 @@ later layer uses change nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -35,16 +35,9 @@ CapturedEdges = Mapping[tuple[int, int, int], Sequence[Edges]]
 those of each layer that uses neighbours, the last layer's first."""
 
 
-@dataclass(frozen=True)
-class Seeds:
-    """The nodes whose outputs one micro-batch needs."""
-
-    replica: int
-    microbatch: int
-    nodes: Tensor
-    """int64, ascending."""
-    targets: dict[str, Tensor] | None = None
-    """Of links and their negatives, in link prediction."""
+Seeds = tuple[Tensor, dict[str, Tensor] | None]
+"""The nodes whose outputs a micro-batch needs, int64 ascending; and in link prediction the targets
+of links and their negatives."""
 
 
 class ReferenceLinks:
@@ -56,7 +49,7 @@ class ReferenceLinks:
         self.split = split_links(graph, self._seed, self.task.val_share, self.task.test_share)
         self._edges = self.split.message.edges.numpy()
 
-    def seeds(self, replica: int, microbatch: int, numbers: Ids, step: int) -> Seeds:
+    def seeds(self, numbers: Ids, step: int) -> Seeds:
         """The ends of a micro-batch's links and of the negatives of each."""
         links, count = self.split.train.numpy()[numbers], self.task.negatives
         message = self._edges, self.split.message.nodes, self._seed
@@ -64,7 +57,7 @@ class ReferenceLinks:
         negatives = np.column_stack((np.repeat(links[:, 0], count), others))
         pairs = np.concatenate((links, negatives))
         nodes = torch.from_numpy(np.unique(pairs))
-        return Seeds(replica, microbatch, nodes, {"train": pair_targets(pairs, len(links), nodes)})
+        return nodes, {"train": pair_targets(pairs, len(links), nodes)}
 
     def evaluated(self, split: str, place: int, parts: int, ids: Tensor) -> Tensor:
         """The targets of one of `parts` micro-batches in an evaluation, as `pair_targets` has them:
@@ -91,15 +84,16 @@ class SampledMiniBatches:
         is_evaluated, chunks = step == EVALUATED_STEP, []
         graph = self._whole if is_evaluated else self._trained
         allowed = self._allowed_edges(graph, step)
-        for seeds in self._test_seeds() if is_evaluated else self._train_seeds(step):
+        seeds = self._test_seeds() if is_evaluated else self._train_seeds(step)
+        for place, (nodes, targets) in enumerate(seeds):
             if captured is None or is_evaluated:
-                layers: Sequence[Edges] = self._sampled_layers(graph, allowed, seeds.nodes, step)
+                layers: Sequence[Edges] = self._sampled_layers(graph, allowed, nodes, step)
             else:
-                layers = captured[step, seeds.replica, seeds.microbatch]
+                layers = captured[step, *divmod(place, self._experiment.microbatches)]
             # A library's layers may compute more rows than the later ones need.
             all_rows = captured is not None
-            chunk = chunk_of_edges(graph, seeds.nodes, layers, allowed, all_rows=all_rows)
-            chunks.append(replace(chunk, sampled=True, targets=seeds.targets or chunk.targets))
+            chunk = chunk_of_edges(graph, nodes, layers, allowed, all_rows=all_rows)
+            chunks.append(replace(chunk, sampled=True, targets=targets or chunk.targets))
         return chunks
 
     def _train_seeds(self, step: int) -> Iterator[Seeds]:
@@ -109,12 +103,9 @@ class SampledMiniBatches:
             train = np.arange(len(links.split.train))
         schedule = SampleSchedule(experiment, len(train))
         for replica in range(experiment.layout.replicas):
-            mine = split_nodes(train[schedule.share(step, replica)], experiment.microbatches)
-            for microbatch, samples in enumerate(mine):
-                if links is None:
-                    yield Seeds(replica, microbatch, torch.from_numpy(samples))
-                else:
-                    yield links.seeds(replica, microbatch, samples, step)
+            share = train[schedule.share(step, replica)]
+            for samples in split_nodes(share, experiment.microbatches):
+                yield (torch.from_numpy(samples), None) if not links else links.seeds(samples, step)
 
     def _test_seeds(self) -> Iterator[Seeds]:
         """The nodes to validate and to test are cut into replicas, and these into micro-batches."""
@@ -123,8 +114,7 @@ class SampledMiniBatches:
         for replica in range(layout.replicas):
             mine = part_of(np.flatnonzero(val | test), replica, layout.replicas)
             for microbatch in range(count):
-                nodes = torch.from_numpy(part_of(mine, microbatch, count))
-                yield Seeds(replica, microbatch, nodes)
+                yield torch.from_numpy(part_of(mine, microbatch, count)), None
 
     def _allowed_edges(self, graph: Graph, step: int) -> Tensor:
         """The numbers of the edges that a step may sample: none of the links that it predicts."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.batches import Activation, Array, ReferenceBatch
+from gnnhpc.validation.reference.batches import Activation, Array, Batches, ReferenceBatch
 from gnnhpc.validation.reference.fresh_layers import FreshLayers
 from gnnhpc.validation.reference.training_step import (
     OptimizerRule,
@@ -56,7 +55,6 @@ MOST_ROUNDING = 1e-3
 """Gradients of which rounding may be more than this share cannot be compared."""
 Named = Mapping[str, Array]
 """Tensors by full name."""
-Batches = Sequence[ReferenceBatch]
 Outputs = Sequence[Activation]
 """Of each batch."""
 
@@ -66,17 +64,10 @@ class Disagreement(Exception):  # noqa: N818
 
 
 class StepComparison:
-    """One comparison of all ranks with a reference.
-
-    `batches` gives the micro-batches of all replicas in one step, or one batch that holds them all.
-    """
+    """One comparison of all ranks with a reference."""
 
     def __init__(
-        self,
-        part: ParitySlice,
-        captured: Capture,
-        model: FreshLayers,
-        batches: Callable[[Phase, int], Batches],
+        self, part: ParitySlice, captured: Capture, model: FreshLayers, batches: Batches
     ) -> None:
         self.worst: dict[str, float] = {}
         """The largest relative difference of each kind of quantity."""
@@ -177,7 +168,9 @@ class StepComparison:
         expected = {name: array_of(b) for name, b in self._model.buffers[replica].items()}
         self._tensors(what, actual, expected, f"on replica {replica} differs")
 
-    def _data_flow(self, when: When, batches: Batches, activations: Sequence[Outputs]) -> None:
+    def _data_flow(
+        self, when: When, batches: Sequence[ReferenceBatch], activations: Sequence[Outputs]
+    ) -> None:
         """Compare inputs and targets, and then the outputs of each layer, first to last."""
         before: Outputs = [batch.inputs for batch in batches]
         self._one_layer(when, INPUT, batches, before)
@@ -194,7 +187,12 @@ class StepComparison:
             before = expected
 
     def _one_layer(
-        self, when: When, layer: str, batches: Batches, expected: Outputs, before: Outputs = ()
+        self,
+        when: When,
+        layer: str,
+        batches: Sequence[ReferenceBatch],
+        expected: Outputs,
+        before: Outputs = (),
     ) -> None:
         """Compare one layer's outputs in all micro-batches, also those that are recomputed."""
         sketches, squares = ([of(x) for x in expected] for of in (sketch, row_squares))

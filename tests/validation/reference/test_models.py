@@ -14,7 +14,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.models.model import BuildOptions
-from gnnhpc.validation.engine_parity import reference_data
+from gnnhpc.validation.engine_parity import reference_batches
 from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.fresh_layers import FreshLayers, seed_of
 from gnnhpc.validation.reference.training_step import evaluate, train_step
@@ -64,17 +64,17 @@ def test_two_steps_and_an_evaluation(name: str) -> None:
     layers, images = library_layers(experiment), experiment.model.name == "vig"
     part = ParitySlice(experiment, outline(experiment))
     model = FreshLayers(experiment, part.layer_specs)
-    data, run = (reference_data(part, None, None, rows) for rows in ("graph", "run"))
+    data, run = (reference_batches(part, None, None, rows) for rows in ("graph", "run"))
     parameters = {n: p.detach().numpy() for n, p in named(layers, "parameters").items()}
     model.restore(0, {n: b.detach().double().numpy() for n, b in named(layers, "buffers").items()})
     loss_of = functional.cross_entropy if images else functional.nll_loss
     for step in range(2):
-        batches = data.batches("train", step)
+        batches = data("train", step)
         with plain_torch():
             found = train_step(model, batches, parameters, experiment.outputs)
         layers.zero_grad()
         total, counted, outputs = torch.zeros(()).double(), 0, []
-        for batch in run.batches("train", step):
+        for batch in run("train", step):
             outputs.append(through(layers, batch))
             target = batch.targets["train"]
             total = total + loss_of(outputs[-1], target, reduction="sum", ignore_index=-100)
@@ -95,8 +95,8 @@ def test_two_steps_and_an_evaluation(name: str) -> None:
             torch.testing.assert_close(model.buffers[0][key].to(buffer.dtype), buffer)
     layers.eval()
     with plain_torch():
-        activations = evaluate(model, data.batches("train", 0), parameters)
-    for ours, batch in zip(activations, run.batches("train", 0), strict=True):
+        activations = evaluate(model, data("train", 0), parameters)
+    for ours, batch in zip(activations, run("train", 0), strict=True):
         with torch.no_grad():
             theirs = through(layers, batch)
         torch.testing.assert_close(ours[-1], theirs, rtol=1e-9, atol=1e-11)
