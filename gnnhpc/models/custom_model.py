@@ -51,15 +51,13 @@ class CustomModel(Model):
 
     @property
     def loaded(self) -> Model:
-        if self._loaded is None:
-            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        assert self._loaded is not None, f"model {self.name} is used before it was loaded"
         return self._loaded
 
     @property
     def source(self) -> Path:
         """The file, or the folder of the package, that it was loaded from."""
-        if self._source is None:
-            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        assert self._source is not None, f"model {self.name} is used before it was loaded"
         return self._source
 
     def planned(self, folder: Path) -> Model:
@@ -117,13 +115,8 @@ def _build(model: CustomModel, source: Path) -> Model:
     """An instance of the user's class with these settings."""
     where = f"model {model.name}"
     cls = _class(model.name, source, where)
-    settings = dict(model.model_extra or {})
-    allowed = sorted(cls.model_fields.keys() - {"name"})
-    for key in settings:
-        if key not in allowed:
-            raise InputError(where, key, "an unknown key", ", ".join(allowed) or "no settings")
     try:
-        return cls.model_validate(settings | {"name": model.name})
+        return cls.model_validate(dict(model.model_extra or {}) | {"name": model.name})
     except ValidationError as error:
         raise input_error(error, where, cls) from None
     except (Exception, SystemExit) as error:
@@ -132,9 +125,9 @@ def _build(model: CustomModel, source: Path) -> Model:
 
 
 def _class(name: str, source: Path, where: str) -> type[Model]:
+    """The user's class; raises InputError for one that does not follow the protocol."""
     module_name, _, attribute = name.partition(":")
-    module = import_source(module_name, source, where)
-    found = getattr(module, attribute, None)
+    found = getattr(import_source(module_name, source, where), attribute, None)
     if found is None:
         raise InputError(where, None, f"no {attribute} in {source}", ALLOWED)
     if not (isinstance(found, type) and issubclass(found, Model)):
@@ -142,21 +135,12 @@ def _class(name: str, source: Path, where: str) -> type[Model]:
     for method in ("outline", "build"):
         if getattr(found, method) is getattr(Model, method):
             raise InputError(where, None, f"{attribute} without {method}", "both outline and build")
-    _check_protocol(found, where)
-    return found
-
-
-def _check_protocol(cls: type[Model], where: str) -> None:
-    """Raise InputError for settings and class variables that the protocol has no room for."""
-    reserved = {"digest", "takes", "outputs", "sparse_inputs"}
-    name = cls.model_fields["name"]
-    if name.annotation is not str or not name.is_required():
-        reserved.add("name")
-    for key in sorted(reserved & cls.model_fields.keys()):
-        raise InputError(where, key, "a setting of this name", "another name")
     kinds, outputs = get_args(Kind), get_args(Outputs)
-    if not isinstance(cls.takes, tuple) or not cls.takes or set(cls.takes) - set(kinds):
+    # With a type, they would be settings and no attributes of the class.
+    takes, returns = getattr(found, "takes", None), getattr(found, "outputs", None)
+    if not isinstance(takes, tuple) or not takes or set(takes) - set(kinds):
         allowed = f"a tuple of {' or '.join(map(repr, kinds))}, such as ('graph',)"
-        raise InputError(where, "takes", repr(cls.takes), allowed)
-    if cls.outputs not in outputs:
-        raise InputError(where, "outputs", repr(cls.outputs), " or ".join(map(repr, outputs)))
+        raise InputError(where, "takes", repr(takes), allowed)
+    if returns not in outputs:
+        raise InputError(where, "outputs", repr(returns), " or ".join(map(repr, outputs)))
+    return found

