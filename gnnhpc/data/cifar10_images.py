@@ -53,8 +53,8 @@ class Images:
         )
         first = 0
         for part in self.parts:
-            here = np.flatnonzero((indices >= first) & (indices < first + len(part)))
-            taken[here] = part[:, :, ::stride, ::stride][indices[here] - first]
+            mine = np.flatnonzero((indices >= first) & (indices < first + len(part)))
+            taken[mine] = part[:, :, ::stride, ::stride][indices[mine] - first]
             first += len(part)
         return taken
 

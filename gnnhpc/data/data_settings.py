@@ -67,8 +67,8 @@ class Data(Strict):
 
     def content(self) -> dict[str, Any]:
         """The name, and the settings that differ from their defaults, for a cell's id."""
-        given = self.model_dump(mode="json", exclude_defaults=True, exclude=set(self.elsewhere))
-        return {"name": self.name} | given
+        changed = self.model_dump(mode="json", exclude_defaults=True, exclude=set(self.elsewhere))
+        return {"name": self.name} | changed
 
 
 CIFAR_FOLDER = "cifar-10-batches-bin"

@@ -25,20 +25,20 @@ class Published:
 
     files: Files
     facts: Facts
-    dataset: str | None
-    """The class of torch_geometric.datasets that reads the graph; None for OGB's tables."""
-    argument: str | None
-    """The class's name for the graph, where it has several."""
-    pickled: bool
-    """Whether the class unpickles its files: they may hold arrays alone."""
-    normalized: bool
-    """Whether features are divided by their sum, row by row."""
-    dense: bool
-    """Whether features are stored dense, not as sparse rows."""
-    splits: int
-    """The number of published splits; without any, a random one is made."""
     feature_files: tuple[str, ...]
     """The files that are not needed with `features: made`."""
+    dataset: str | None = None
+    """The class of torch_geometric.datasets that reads the graph; None for OGB's tables."""
+    argument: str | None = None
+    """The class's name for the graph, where it has several."""
+    pickled: bool = False
+    """Whether the class unpickles its files: they may hold arrays alone."""
+    normalized: bool = False
+    """Whether features are divided by their sum, row by row."""
+    dense: bool = False
+    """Whether features are stored dense, not as sparse rows."""
+    splits: int = 0
+    """The number of published splits; without any, a random one is made."""
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Published:
@@ -47,28 +47,24 @@ class Published:
         def filled(text: str, **more: str) -> str:
             return text.format_map(row | more)
 
-        places = [filled(place) for place in row["files"]]
+        names = places = [filled(place) for place in row["files"]]
         if "archive" in row:
-            whole = Download(filled(row["url"]), "", row["archive"], megabytes=row["megabytes"])
-            files = Files(filled(row["folder"]), tuple(places), (whole,))
+            url, size = filled(row["url"]), row["megabytes"]
+            downloads = [Download(url, archive=row["archive"], megabytes=size)]
         else:
-            downloads = tuple(
-                Download(filled(row["url"], place=place, id=number), place.rpartition("/")[2])
-                for place, number in zip(places, row.get("ids", places), strict=True)
-            )
-            names = tuple(download.file for download in downloads)
-            files = Files(filled(row["folder"]), names, downloads)
+            names, ids = [place.rpartition("/")[2] for place in places], row.get("ids", places)
+            urls = [filled(row["url"], place=p, id=i) for p, i in zip(places, ids, strict=True)]
+            downloads = [Download(url, name) for url, name in zip(urls, names, strict=True)]
         return cls(
-            files,
+            Files(filled(row["folder"]), tuple(names), tuple(downloads)),
             graph_sizes(*row["sizes"]),
-            row.get("dataset"),
-            row.get("argument"),
-            pickled=row.get("pickled", False),
-            normalized=row.get("normalized", False),
-            dense=row.get("dense", False),
-            splits=row.get("splits", 0),
-            feature_files=tuple(filled(name) for name in row.get("feature_files", ())),
+            tuple(filled(name) for name in row.get("feature_files", ())),
+            **{name: row[name] for name in _SAME if name in row},
         )
+
+
+_SAME = ("dataset", "argument", "pickled", "normalized", "dense", "splits")
+"""The keys whose values need no filling in."""
 
 
 def graph_sizes(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:

@@ -32,11 +32,6 @@ DEFAULT = {
 """The data of a single experiment without `--data`, by kind: they need no files."""
 
 
-def data_class(name: str) -> type[Data] | None:
-    """The settings class of a data set's name, or None."""
-    return DATA.get(name)
-
-
 def allowed_data() -> str:
     """The names of all data sets."""
     return ", ".join(sorted(DATA))
@@ -44,4 +39,4 @@ def allowed_data() -> str:
 
 def parse_data(value: object) -> object:
     """For pydantic: a name or a mapping becomes the settings of that data set."""
-    return parse_named(value, data_class, allowed_data())
+    return parse_named(value, DATA.get, allowed_data())

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gnnhpc.graphs.csr import pieces
 from gnnhpc.graphs.device_copies import moved
-from gnnhpc.graphs.graph import Graph
 
 
 class SegmentedRows:
@@ -115,20 +114,6 @@ def sorted_by_source(block: Block) -> Transpose:
     return Transpose(indptr, order.to(source.dtype), block.target[order])
 
 
-@dataclass(frozen=True)
-class FullGraph:
-    """The sizes of the whole graph."""
-
-    nodes: int
-    edges: int
-    features: int
-    classes: int
-
-    @classmethod
-    def of(cls, graph: Graph) -> FullGraph:
-        return cls(graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes)
-
-
 class RowBlocks(Protocol):
     """Computes a layer in blocks of rows; evaluations of sampled runs have the implementation."""
 
@@ -153,7 +138,6 @@ class GraphChunk:
     or not in the split."""
     own: int
     """The number of nodes that this chunk owns; they are the first rows."""
-    full: FullGraph
     sampled: bool = False
     """Whether edges are sampled from those in the graph, which `degree` counts."""
     row_blocks: RowBlocks | None = None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
+from gnnhpc.graphs.blocks import Block, GraphChunk, Transpose
 from gnnhpc.graphs.csr import Ids, offsets, segments
 from gnnhpc.graphs.graph import IGNORED, InEdges
 from gnnhpc.graphs.halo_chunks import cut_block
@@ -84,8 +84,6 @@ class DisjointUnions:
         first = np.repeat(self._first[:-1], counts)
         self._source, self._target = whole.source.numpy() - first, whole.target.numpy() - first
         self._source_target = self._target[by_source]
-        sizes = (graphs.edges.shape[1], graphs.features.shape[1], graphs.classes)
-        self._full = FullGraph(graphs.nodes, *sizes)
 
     def of(self, numbers: Tensor, splits: tuple[str, ...]) -> GraphChunk:
         """The union of these graphs, int64 [n] ascending, with the labels of these splits.
@@ -125,7 +123,6 @@ class DisjointUnions:
             degree=_tensor(degree),
             targets=self.graphs.targets(numbers, splits),
             own=rows,
-            full=self._full,
             graphs=numbers,
             pooling=pooling,
         )

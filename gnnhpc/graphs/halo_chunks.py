@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
+from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.csr import Ids, offsets, segments
 from gnnhpc.graphs.graph import Graph, InEdges, block_weights, weighted_degrees
 
@@ -185,7 +185,6 @@ def _chunk(
         degree=degree,
         targets=graph.targets(torch.from_numpy(zones[0]), rows[-1]),
         own=len(zones[0]),
-        full=FullGraph.of(graph),
         weighted_degree=weighted,
     )
 

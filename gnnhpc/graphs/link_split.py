@@ -43,12 +43,8 @@ class LinkSplit:
 def split_links(graph: Graph, seed: int, val_share: float, test_share: float) -> LinkSplit:
     """Take a share of all links to validate and one to test, rounded down; the others train.
 
-    Raises InputError for a graph with a split that would be empty, and for edge weights.
+    Raises InputError for a graph with a split that would be empty.
     """
-    where = f"data {graph.name}"
-    if graph.edge_weight is not None:
-        found = "links of a graph with edge_weight"
-        raise InputError(where, "task", found, "a graph without weights, to predict its links")
     nodes = graph.nodes
     source, target = graph.edges.numpy()
     joined = np.unique(np.minimum(source, target) * nodes + np.maximum(source, target))
@@ -56,7 +52,7 @@ def split_links(graph: Graph, seed: int, val_share: float, test_share: float) ->
     first, second = int(links * val_share), int(links * test_share)
     if min(first, second, links - first - second) < 1:
         found = f"{links} links, of which {first} validate and {second} test"
-        raise InputError(where, "task", found, "at least one link in each split")
+        raise InputError(f"data {graph.name}", "task", found, "at least one link in each split")
     order = np.random.default_rng([seed, SPLIT]).permutation(links)
     turned = np.random.default_rng([seed, ORDER]).integers(0, 2, links).astype(bool)
     places = {

@@ -95,8 +95,7 @@ class Convolutions(GraphModel):
         return None
 
     def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
-        sizes = (hop, inputs, outputs)
-        return self._implemented(self.layer_class, *sizes)
+        return self._implemented(self.layer_class, hop, inputs, outputs)
 
     def misfit_of_data(self, kind: Kind) -> str | None:
         if kind == "graphs" or self.pooling == "mean":
@@ -151,11 +150,10 @@ class Sage(Convolutions):
         return min(inputs, outputs) if self.aggregator == "mean" else inputs
 
     def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
-        given = (hop, inputs, outputs)
         if self.aggregator == "mean":
-            return self._implemented("MeanSageLayer", *given)
+            return self._implemented("MeanSageLayer", hop, inputs, outputs)
         pool = self.aggregator == "pool"
-        return self._implemented("MaxSageLayer", *given, pool=pool)
+        return self._implemented("MaxSageLayer", hop, inputs, outputs, pool=pool)
 
 
 class Gin(Convolutions):

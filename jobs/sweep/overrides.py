@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.registry import data_class
+from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.yaml_file import parse_yaml
 from gnnhpc.models.model_registry import model_class
 
 FLAG = "--set"
-_CLASS_OF = {"models": model_class, "data": data_class}
+_CLASS_OF: Mapping[str, Callable[[str], Any]] = {"models": model_class, "data": DATA.get}
 _ALLOWED = (
     "models, data, optimizer or sampling with one of their settings, such as data.train, or a key "
     "without dots"

@@ -21,7 +21,7 @@ from gnnhpc.batches.shuffle import cut_evenly
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.experiment.sampling import EVALUATED_STEP, MOST_NEIGHBOURS
-from gnnhpc.graphs.blocks import FullGraph, GraphChunk
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.link_split import LinkSplit, pool
 from gnnhpc.graphs.node_features import Rows, take_rows
@@ -80,7 +80,6 @@ def evaluate_by_layers(plan: BatchPlan, graph: Graph) -> RepeatedBatch:
             degree=one_hop.indptr.diff()[nodes] + 1,
             targets=graph.targets(nodes[: len(own)]),
             own=len(own),
-            full=FullGraph.of(graph),
             row_blocks=LayerwiseRows(one_hop, mine, own, depth, mesh.sum_over_replicas),
         )
         chunks.append(chunk)

@@ -28,7 +28,7 @@ from gnnhpc.batches.sampled.training_samples import SampledChunks, checksum_of, 
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.experiment.sampling import Sampling
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
+from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import Graph, block_weights
 
 TIMEOUT_S = 300.0
@@ -48,7 +48,6 @@ class LibraryLoader(ABC):
         self.graph, self.sampling, self.seed = graph, sampling, seed
         self.indptr = graph.in_edges.indptr
         self._degree = graph.in_edges.degrees
-        self._full = FullGraph.of(graph)
 
     @abstractmethod
     def loader(self, seeds: Sequence[Tensor], first_step: int) -> DataLoader[Any]:
@@ -113,7 +112,6 @@ class LibraryLoader(ABC):
             degree=self._degree[nodes] + 1,
             targets=self.graph.targets(nodes[:seeds], rows[-1]),
             own=seeds,
-            full=self._full,
             sampled=True,
             weighted_degree=None if weighted is None else weighted[nodes],
         )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.experiment.sampling import Semantics
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
+from gnnhpc.graphs.blocks import Block, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.kernels.dispatch import triton_runs
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, Sampler, by_source
@@ -69,7 +69,6 @@ class NeighborSampler:
         self._edge_weight = None if weight is None else weight.to(self.indptr.device)
         weighted = graph.weighted_degrees
         self._weighted_degree = None if weighted is None else weighted.to(self.indptr.device)
-        self._full = FullGraph.of(graph)
 
     def another(self) -> NeighborSampler:
         """A sampler with the same results for another thread; the graph is shared."""
@@ -133,7 +132,6 @@ class NeighborSampler:
             degree=degree,
             targets=known,
             own=rows[0],
-            full=self._full,
             sampled=True,
             weighted_degree=None if self._weighted_degree is None else self._weighted_degree[nodes],
         )

@@ -62,9 +62,6 @@ class _Attention(nn.Module):
         block, mask = settings.block(context), settings.mask(self.training, context)
         return attend(source, target, vectors, self.bias, block, settings.heads, mask)
 
-    def extra_repr(self) -> str:
-        return str(self.settings)
-
 
 class GatLayer(_Attention):
     """GAT's layer: [rows_in, inputs] -> [rows_out, heads * channels], or [rows_out, channels]."""

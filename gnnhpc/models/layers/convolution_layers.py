@@ -114,11 +114,11 @@ class MaxSageLayer(nn.Module):
     def forward(self, x: Input, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
         if self.lin is None:
-            given = x.to_dense()
+            compared = x.to_dense()
         else:
-            given = functional.relu(project(x, self.lin.weight) + self.lin.bias)
+            compared = functional.relu(project(x, self.lin.weight) + self.lin.bias)
         own = project(x, self.lin_r.weight)[: block.rows_out]
-        return linear(largest(given, block), self.lin_l.weight, self.lin_l.bias) + own
+        return linear(largest(compared, block), self.lin_l.weight, self.lin_l.bias) + own
 
 
 class GinLayer(nn.Module):
@@ -193,6 +193,3 @@ class Pooling(nn.Module):
         if self.how == "mean":
             weights = NeighbourWeights(target=1 / block.indptr.diff().to(x.dtype), loops=True)
         return weighted_sum(x, block, weights)
-
-    def extra_repr(self) -> str:
-        return self.how

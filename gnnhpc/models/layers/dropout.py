@@ -53,9 +53,6 @@ class Dropout(nn.Module):
             return DroppedRows(features.contiguous(), rows, mask, at)
         return drop(x if isinstance(x, Tensor) else x.to_dense(), rows, mask)
 
-    def extra_repr(self) -> str:
-        return f"{self.name}, p={self.p}"
-
 
 class Elu(nn.Module):
     """ELU: [rows, features] -> the same shape."""
@@ -89,6 +86,3 @@ class ReluDropout(nn.Module):
             return relu_drop(x, rows, mask)
         active = functional.relu(x)
         return active if mask is None else drop(active, rows, mask)
-
-    def extra_repr(self) -> str:
-        return f"{self.name}, p={self.p}"

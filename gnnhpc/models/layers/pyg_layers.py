@@ -68,8 +68,8 @@ def _masked(edge_update: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
 
     @functools.wraps(edge_update)
-    def masked(self: Any, *, edge_attr: Tensor | None, **given: Any) -> Tensor:
-        alpha = edge_update(self, edge_attr=None, **given)
+    def masked(self: Any, *, edge_attr: Tensor | None, **arguments: Any) -> Tensor:
+        alpha = edge_update(self, edge_attr=None, **arguments)
         return alpha if edge_attr is None else alpha * edge_attr
 
     return masked
@@ -101,8 +101,8 @@ class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
 
     def compute(self, rows: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor) -> Tensor:
         """GCNConv of the rows [rows_in, inputs] -> [rows_out, outputs]."""
-        given = {"x": (self.lin(rows), None), "edge_weight": weights}
-        out: Tensor = self.propagate(edge_index, size=(len(rows), rows_out), **given)
+        messages = {"x": (self.lin(rows), None), "edge_weight": weights}
+        out: Tensor = self.propagate(edge_index, size=(len(rows), rows_out), **messages)
         out += self.bias
         return out
 

@@ -144,8 +144,8 @@ def _apply(x: Tensor, call: _Call) -> Tensor:
         return cast(Tensor, cast(Any, _Layer).apply(x, call, kernels, *layer.weights))
     assert layer.moved is not None
     with torch.no_grad():
-        given = (layer.grid or (1, x.shape[1]), layer.weights, layer.moved.statistics, layer.eps)
-        return cast(Result, kernels.forward(x.view(-1, CHANNELS), *given)).out.view_as(x)
+        settings = (layer.grid or (1, x.shape[1]), layer.weights, layer.moved.statistics, layer.eps)
+        return cast(Result, kernels.forward(x.view(-1, CHANNELS), *settings)).out.view_as(x)
 
 
 class _Layer(torch.autograd.Function):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
-from gnnhpc.graphs.blocks import FullGraph, GraphChunk
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.graphs.link_split import pool, split_links
 from gnnhpc.validation.reference.batches import Ids, block_of
@@ -197,6 +197,5 @@ def chunk_of_edges(
         degree=torch.bincount(into, minlength=graph.nodes)[nodes] + 1,
         targets=graph.targets(seeds),
         own=len(seeds),
-        full=FullGraph.of(graph),
         weighted_degree=weighted,
     )
