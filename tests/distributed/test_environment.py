@@ -114,12 +114,18 @@ def test_a_wrong_world_size_says_how_to_start() -> None:
     )
 
 
-def test_the_first_node_of_a_list() -> None:
-    assert first_node("") == ""
-    assert first_node("n1") == "n1"
-    assert first_node("n[08-11,20],gpu01") == "n08"
-    assert first_node("r[1-2]n[7,9]") == "r1n7"
-    assert first_node("a.b-c[001,003].d") == "a.b-c001.d"
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("", ""),
+        ("n1", "n1"),
+        ("n[08-11,20],gpu01", "n08"),
+        ("r[1-2]n[7,9]", "r1n7"),
+        ("a.b-c[001,003].d", "a.b-c001.d"),
+    ],
+)
+def test_the_first_node_of_a_list(nodelist: str, first: str) -> None:
+    assert first_node(nodelist) == first
 
 
 def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:
@@ -134,12 +140,12 @@ def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:
         read_environment({SITE_VARIABLE: "3"})
 
 
-def node(**variables: str) -> str:
-    return read_environment({"SLURMD_NODENAME": "n1"} | variables).node
-
-
 def test_ranks_share_memory_on_one_node_as_the_launcher_says() -> None:
     """Agents of torchrun may be several on a machine, and so may Slurm's daemons."""
+
+    def node(**variables: str) -> str:
+        return read_environment({"SLURMD_NODENAME": "n1"} | variables).node
+
     step = without(SRUN, "SLURMD_NODENAME")
     assert node(**step, SLURM_NODEID="0") != node(**step, SLURM_NODEID="1")
     assert node(**step) != node(**step | {"SLURMD_NODENAME": "n2"})

@@ -79,6 +79,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (PIPELINING | {"layout": "dp2-pp2", "bucket_mib": 0.5}, "bucket_mib: found 0.5; allowed: none"),
     (INTERLEAVED | {"balance": [8, 9]}, "balance: found [8, 9]; allowed: one count for each of"),
     (PP2 | {"layout": "pp18"}, "layout: found pp18; allowed: at most 17 stages, one a layer"),
+    (INTERLEAVED | {"virtual_stages": 9}, "virtual_stages: found 9; allowed: at most 8 a stage of"),
 ]
 
 

@@ -54,28 +54,27 @@ def batch_of(*microbatches: dict[str, list[int]]) -> Batch:
     return Batch(made, 0, 0, 0, np.empty(0, np.int64), 0)
 
 
-@given(labels, st.integers(0, 99))
-def test_the_loss_is_the_sum_over_valid_targets(target: list[int], seed: int) -> None:
-    logits, expected = logits_of(len(target), seed), 0.0
-    expected = loss_of(logits, target)
-    targets = {"train": torch.tensor(target), "test": torch.full((len(target),), IGNORED)}
-    of_shares = Classification("log_probabilities", splits=True)
-    assert float(IMAGES.summed_loss(logits, targets, "train")) == pytest.approx(expected)
-    shares = logits.log_softmax(1)
-    assert float(of_shares.summed_loss(shares, targets, "train")) == pytest.approx(expected)
-    assert float(IMAGES.summed_loss(logits, targets, "test")) == 0.0
-    assert NODES.valid_targets(targets, "train") == counted(target)
-
-
 @given(labels, labels, st.integers(0, 99))
-def test_metrics_add_up_over_micro_batches(one: list[int], other: list[int], seed: int) -> None:
+def test_losses_and_metrics_add_up_over_micro_batches(
+    one: list[int], other: list[int], seed: int
+) -> None:
     outputs = [logits_of(len(one), seed), logits_of(len(other), seed + 1)]
+    shares = [each.log_softmax(1) for each in outputs]
+    of_shares = Classification("log_probabilities", splits=False)
     count = counted(one) + counted(other)
     loss = loss_of(outputs[0], one) + loss_of(outputs[1], other)
     right = right_of(outputs[0], one) + right_of(outputs[1], other)
-    for task, phase in ((IMAGES, "train"), (IMAGES, "test"), (NODES, "train")):
-        sums = task.metric_sums(phase, outputs, batch_of({phase: one}, {phase: other}))  # type: ignore[arg-type]
+    for task, phase, found in (
+        (IMAGES, "train", outputs),
+        (IMAGES, "test", outputs),
+        (NODES, "train", outputs),
+        (of_shares, "train", shares),
+    ):
+        batch = batch_of({phase: one}, {phase: other})
+        sums = task.metric_sums(phase, found, batch)  # type: ignore[arg-type]
         assert sums == {"loss": (pytest.approx(loss), count), "accuracy": (right, count)}
+        valid = [task.valid_targets(m.targets, phase) for m in batch.microbatches]  # type: ignore[arg-type]
+        assert valid == [counted(one), counted(other)]
     both = batch_of({"test": one, "val": one[::-1]}, {"test": other, "val": other})
     sums = NODES.metric_sums("test", outputs, both)
     assert tuple(sums) == NODES.metrics("test")
