@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gnnhpc.core.dataset_sizes import Facts, Kind
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Positive, Whole
 from gnnhpc.core.versioned_json import build_record
 
@@ -65,14 +65,6 @@ def hops(layers: Iterable[LayerSpec]) -> int:
 def row_changes(layers: Iterable[LayerSpec]) -> int:
     """How many layers return other rows than they receive."""
     return sum(layer.rows != "same" for layer in layers)
-
-
-def layer_mismatch(layer: LayerSpec, rows: int, found: Sequence[int]) -> GnnhpcError:
-    """The error for a layer that returns another shape than its spec."""
-    return GnnhpcError(
-        f"{layer.name} returns {list(found)} where its outline (rows: {layer.rows}) has "
-        f"{[rows, *layer.shape]}"
-    )
 
 
 def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> LayerSpecs:

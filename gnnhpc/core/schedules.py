@@ -208,8 +208,7 @@ def timeline(
     ]
     done: dict[tuple[int, Action], Any] = {}
     clock: list[Any] = [0.0] * stages
-    position = [0] * stages
-    slots: list[Slot] = []
+    position, slots = [0] * stages, list[Slot]()
     while any(position[s] < len(orders[s]) for s in range(stages)):
         moved = False
         for s in range(stages):

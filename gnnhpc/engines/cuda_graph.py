@@ -183,7 +183,12 @@ class StageGraphs(Actions):
         """
         captured, place = self._captured[self._phase], (action.virtual_stage, action.microbatch)
         if action.kind == "forward":
-            captured.held[place] = Held(held.x if held.received is None else _copy(held.x))
+            x = held.x
+            if held.received is not None:
+                # In memory of its own, with a gradient where it has one.
+                assert isinstance(x, Tensor)
+                x = x.detach().clone().requires_grad_(x.requires_grad)
+            captured.held[place] = Held(x)
         static = captured.held[place]
         if action.kind == "backward" and held.gradient is not None:
             static.gradient = captured.gradients[place] = held.gradient.clone()
@@ -211,12 +216,6 @@ class StageGraphs(Actions):
         graph, results = captured.graphs[action]
         graph.replay()
         return static, results
-
-
-def _copy(x: Inputs) -> Tensor:
-    """A tensor of its own memory, that has a gradient where x has one."""
-    assert isinstance(x, Tensor)
-    return x.detach().clone().requires_grad_(x.requires_grad)
 
 
 def _take(captured: Batch, batch: Batch) -> bool:

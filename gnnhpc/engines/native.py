@@ -210,7 +210,8 @@ class ForwardOnly:
         timer.begin("forward", m, part.place)
         _, (output,) = self._actions.run(action, held, work)
         timer.end()
-        if received is not None and _shares_memory(output, received):
+        memory = output.untyped_storage().data_ptr()
+        if received is not None and memory == received.untyped_storage().data_ptr():
             # A stage of dropout alone returns its input, whose buffer is filled again
             # before the output has been sent or scored.
             output = output.clone()
@@ -229,7 +230,3 @@ def received_input(links: StageTransfers, m: int) -> Tensor | None:
     x = links.activations_in.take()
     links.plan.timer.end()
     return x
-
-
-def _shares_memory(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

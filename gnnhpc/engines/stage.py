@@ -11,7 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.core.layer_specs import LayerSpec, layer_mismatch, row_changes
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.layer_specs import LayerSpec, row_changes
 from gnnhpc.engines.activation_checkpointing import checkpointed
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
@@ -78,13 +79,11 @@ class Stage(nn.Module):
         Raises GnnhpcError in its first forward for a layer whose output has not the shape of its
         specification.
         """
-        if context.microbatch in self.recomputed and torch.is_grad_enabled() and self._trains(x):
-            return checkpointed(self, self._through_layers, x, context, self.timer)
+        if context.microbatch in self.recomputed and torch.is_grad_enabled():
+            passes_on = isinstance(x, Tensor) and x.requires_grad
+            if passes_on or any(p.requires_grad for p in self.parameters()):
+                return checkpointed(self, self._through_layers, x, context, self.timer)
         return self._through_layers(x, context)
-
-    def _trains(self, x: Tensor | SparseRows) -> bool:
-        needs = isinstance(x, Tensor) and x.requires_grad
-        return needs or any(p.requires_grad for p in self.parameters())
 
     def _through_layers(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         hooked = self.hooked_microbatch == context.microbatch and torch.is_grad_enabled()
@@ -117,7 +116,8 @@ class Stage(nn.Module):
         if spec.rows != "same":
             rows = context.chunk.rows[self._changes[number]]
         if len(output) != rows or output.shape[1:] != spec.shape:
-            raise layer_mismatch(spec, rows, output.shape)
+            expected = f"its outline (rows: {spec.rows}) has {[rows, *spec.shape]}"
+            raise GnnhpcError(f"{spec.name} returns {list(output.shape)} where {expected}")
 
     @property
     def row_changes(self) -> tuple[int, int]:

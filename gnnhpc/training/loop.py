@@ -132,7 +132,6 @@ class TrainingLoop:
     def _take_step(self, phase: Phase, step: int, batch: Batch, data_s: float) -> bool:
         """Take one step between two barriers, then record it; true if any rank is to stop."""
         self.position.phase, self.position.step = phase, step
-        run = self._train if phase == "train" else self._test
         profile = self._profile(phase, step)
         timer = self.parts.timer
         if phase == "train":
@@ -145,7 +144,10 @@ class TrainingLoop:
             self.mesh.barrier()
             start_s = time.perf_counter() - self._began_s
             timer.start(profiled=profile is not None)
-            output = run(batch)
+            if phase == "train":
+                output = self._train(batch)
+            else:
+                output = StepOutput(self.parts.engine.evaluate(batch))
             timer.synchronize()
             self.mesh.barrier()
             times = timer.stop()
@@ -194,9 +196,6 @@ class TrainingLoop:
             return
         for group in optimizer.param_groups if optimizer is not None else ():
             group["lr"] = config.lr_at(step, self.experiment.train_steps)
-
-    def _test(self, batch: Batch) -> StepOutput:
-        return StepOutput(self.parts.engine.evaluate(batch))
 
     def _profile(self, phase: Phase, step: int) -> LayerProfile | None:
         """The layers' profile of a step that has one; layers on several devices have none."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import balance_layers, cut, stage_slices
 

@@ -174,7 +174,10 @@ class TorchgpipeEngine:
         # torchgpipe has connected the graphs of the micro-batches in its order.
         timer.begin("backward")
         torch.autograd.backward(losses)
-        self._wait_for_devices()
+        # The step's clock is the first device's.
+        first, *others = plan.mesh.devices
+        for device in others:
+            torch.cuda.current_stream(first).wait_stream(torch.cuda.current_stream(device))
         timer.end()
         self.gradients.average()
         plan.stage.end_minibatch()
@@ -201,9 +204,3 @@ class TorchgpipeEngine:
             output = self.gpipe(numbers.requires_grad_())
         outputs: tuple[Tensor, ...] = output.split(self.plan.virtual_stages[-1].output_shape[0])
         return outputs
-
-    def _wait_for_devices(self) -> None:
-        """Wait for the other devices' gradients on the first one, whose clock is the step's."""
-        first, *others = self.plan.mesh.devices
-        for device in others:
-            torch.cuda.current_stream(first).wait_stream(torch.cuda.current_stream(device))
