@@ -1,4 +1,4 @@
-"""The command `report`: what it writes, prints and refuses, and what it never imports."""
+"""The commands: what they write, print and refuse, and what they never import."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
         (["report"], "RUN"),
         (["report", "{run}", "--colour"], "--colour"),
+        (["report", "{run}", "--only", "speed"], "allowed: speedup-gat-cora"),
+        (["report", "{run}", "--only", "timeline-nothing"], "timeline-CELL"),
+        (["report", "{run}", "--only", "speedup", "--width", "84"], "such as 84mm"),
+        (["report", "{run}", "--only", "speedup", "--width", "1mm"], "such as 84mm"),
+        (["report", "{run}", "--only", "loss", "--out", "/proc/nowhere"], "--out"),
+        (["report", "{run}", "--only", "bubble"], "one rank alone, which waits for nobody"),
+        (["report", "{run}", "--width", "84mm"], "with --only FIGURE"),
+        (["compare", "{run}", "{run}", "--tolerance=nan"], "--tolerance"),
+        (["compare", "{run}", "{run}", "--of=mode"], "--of"),
+        (["check", "{run}", "--repeats", "0"], "--repeats"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(

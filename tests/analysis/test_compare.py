@@ -89,14 +89,9 @@ def test_single_runs_give_no_verdict(
     assert "no verdict" in capsys.readouterr().out
 
 
-def test_what_cannot_be_compared_is_refused(
+def test_runs_without_a_common_configuration_are_refused(
     before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = make_run(tmp_path / "other", experiments(1, batch_size=50))
-    for options, words in (
-        ([str(before), "--tolerance=nan"], "--tolerance"),
-        ([str(before), "--of=mode"], "--of"),
-        ([str(other)], "no configuration that it and"),
-    ):
-        assert main(["compare", str(before), *options]) == 2
-        assert words in capsys.readouterr().err
+    assert main(["compare", str(before), str(other)]) == 2
+    assert "no configuration that it and" in capsys.readouterr().err

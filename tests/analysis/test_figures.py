@@ -173,27 +173,6 @@ def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind:
             assert edge.getextrema() == (255, 255), path.name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--only", "speed"], "speedup-vig-synthetic-cifar10"),
-        (["--only", "timeline-nothing"], "nothing"),
-        (["--only", "speedup", "--width", "84"], "such as 84mm"),
-        (["--only", "speedup", "--width", "1mm"], "such as 84mm"),
-        (["--only", "speedup", "--out", "/proc/nowhere"], "--out"),
-        (["--only", "chunk-time"], "--only"),
-        (["--width", "84mm"], "with --only FIGURE"),
-    ],
-)
-def test_wrong_input_is_one_line_and_status_2(
-    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    assert main(["report", str(root), *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    assert says in captured.err
-
-
 def test_a_figure_that_fails_is_a_line_of_the_report(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,17 +54,6 @@ def test_an_interval_holds_its_value_and_scales_with_it(
         )
 
 
-def test_an_interval_in_other_units() -> None:
-    interval, without = Interval(2.0, 1.0, 4.0, "3 runs"), Interval(2.0, None, None, ONE_RUN)
-    assert interval.over(2.0) == Interval(1.0, 0.5, 2.0)
-    assert without.over(2.0) == Interval(1.0, None, None)
-    assert interval.columns("x", 10.0) == {"x": 20.0, "x_low": 10.0, "x_high": 40.0}
-    assert without.columns("x", 10.0) == {"x": 20.0, "x_low": None, "x_high": None}
-    assert (interval.half_width, without.half_width) == (1.5, None)
-    assert [interval.excludes(other) for other in (0.9, 1.0, 4.0, 4.1)] == [1, 0, 0, 1]
-    assert not without.excludes(9.0)
-
-
 @given(st.lists(seconds, min_size=2, max_size=9, unique=True))
 @few
 def test_a_run_is_one_observation_of_students_t_on_logarithms(means: list[float]) -> None:
