@@ -46,8 +46,6 @@ class CapturedActivation:
     the order of the micro-batch."""
     sketch: npt.NDArray[np.float64]
     """[rows, 2]"""
-    trains: bool
-    """Whether the layer is in training mode."""
 
 
 @dataclass(frozen=True)
@@ -202,12 +200,11 @@ class CapturesSteps(Listener):
         tensors = {name: array_of(tensor) for name, tensor in named}
         self.found.tensors[kind, step, self._replica] = tensors
 
-    def _keep(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], x: Any) -> None:
+    def _keep(self, name: str, _: nn.Module, inputs: tuple[Any, ...], x: Any) -> None:
         context: Context = inputs[1]
         where = self._phase, context.step, name, (self._replica, context.microbatch)
         nodes = self._nodes_of_rows(name, context, len(x))
-        kept = CapturedActivation(nodes, sketch(x), layer.training)
-        self.found.activations.setdefault(where, []).append(kept)
+        self.found.activations.setdefault(where, []).append(CapturedActivation(nodes, sketch(x)))
 
     def _nodes_of_rows(self, layer: str, context: Context, rows: int) -> Ids | None:
         """The node of each row. Hidden rows of all nodes, computed layer by layer, are in the order

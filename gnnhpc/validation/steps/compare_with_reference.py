@@ -30,11 +30,9 @@ from gnnhpc.validation.steps.captured_steps import INPUT, Capture, Kind, Place, 
 from gnnhpc.validation.steps.differences import (
     LAYER_KEEPS_STATE,
     When,
-    batch_of,
     explain_gradients,
     relative_difference,
     root_mean_square,
-    row_squares,
     sketch_difference,
     where_in,
     wrong_targets,
@@ -172,13 +170,14 @@ class StepComparison:
         self, when: When, batches: Sequence[ReferenceBatch], activations: Sequence[Outputs]
     ) -> None:
         """Compare inputs and targets, and then the outputs of each layer, first to last."""
+        # A whole graph is one batch of all micro-batches.
+        times = len(self._places) // len(batches)
+        batches, activations = [*batches] * times, [*activations] * times
         before: Outputs = [batch.inputs for batch in batches]
         self._one_layer(when, INPUT, batches, before)
-        for place in self._places:
+        for place, batch in zip(self._places, batches, strict=True):
             found = self._captured.outputs.get((*when, place))
-            wrong = "it has none"
-            if found is not None:
-                wrong = wrong_targets(found, batches[batch_of(place, batches)])
+            wrong = "it has none" if found is None else wrong_targets(found, batch)
             if wrong:
                 raise Disagreement(f"targets: {where_in(when, place)}: {wrong}")
         for number, layer in enumerate(self._layers):
@@ -195,23 +194,17 @@ class StepComparison:
         before: Outputs = (),
     ) -> None:
         """Compare one layer's outputs in all micro-batches, also those that are recomputed."""
-        sketches, squares = ([of(x) for x in expected] for of in (sketch, row_squares))
-        least = [SMALL_MOVE * root_mean_square(x) for x in before] or [0.0] * len(batches)
         what, of_layer = ("outputs", f"{layer} in ") if layer else ("inputs", "")
         custom = layer and isinstance(self._experiment.model, CustomModel)
-        for place in self._places:
-            n = batch_of(place, batches)
+        for n, (place, batch) in enumerate(zip(self._places, batches, strict=True)):
+            least = SMALL_MOVE * root_mean_square(before[n]) if before else 0.0
             where = of_layer + where_in(when, place)
             found = self._captured.activations.get((*when, layer, place))
             if found is None:
                 raise Disagreement(f"{what}: {where} is not computed")
             for times, each in enumerate(found):
-                relative, why = sketch_difference(
-                    each, batches[n], sketches[n], squares[n], least[n]
-                )
+                relative, why = sketch_difference(each, batch, expected[n], least)
                 why = f": {why}" if why else (LAYER_KEEPS_STATE if custom else "")
-                if each.trains != (when[0] == "train") and layer:
-                    why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
                 if layer:
                     self._note_layer(layer, what, relative)
                 self._note(what, relative, where + (", recomputed" if times else "") + why)

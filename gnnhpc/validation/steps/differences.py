@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gnnhpc.validation.steps.captured_steps import (
     Place,
     array_of,
     in_words,
+    sketch,
 )
 
 LAYER_KEEPS_STATE = (
@@ -36,13 +37,6 @@ def where_in(when: When, place: Place) -> str:
     return f"{when[0]} step {when[1]}, {in_words(place)}"
 
 
-def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
-    """The number of a micro-batch's batch; a whole graph is one batch."""
-    if len(batches) == 1:
-        return 0
-    return [(batch.replica, batch.context.microbatch) for batch in batches].index(place)
-
-
 def relative_difference(actual: Array | None, expected: Array, least: float = 0.0) -> float:
     """|actual - expected| / max(|expected|, least); infinite where they cannot be compared."""
     if actual is None or actual.shape != expected.shape:
@@ -55,18 +49,14 @@ def relative_difference(actual: Array | None, expected: Array, least: float = 0.
 
 
 def sketch_difference(
-    found: CapturedActivation,
-    batch: ReferenceBatch,
-    expected: Array,
-    squares: Array,
-    least: float,
+    found: CapturedActivation, batch: ReferenceBatch, x: Activation, least: float
 ) -> tuple[float, str]:
-    """The relative difference of one captured activation, and why it cannot be compared.
+    """The relative difference of one captured activation from the expected one, `x`, and why it
+    cannot be compared.
 
-    `squares` are those of each expected row; `least` is the root mean square of a row below which
-    its size counts as that.
+    `least` is the root mean square of a row below which its size counts as that.
     """
-    actual, rows = found.sketch, np.arange(len(expected))
+    actual, expected, rows = found.sketch, sketch(x), np.arange(len(x))
     if found.nodes is not None:
         mine, rows = _rows(found.nodes, batch, len(expected))
         if (rows < 0).any():
@@ -75,8 +65,8 @@ def sketch_difference(
     if len(actual) != len(rows):
         return math.inf, f"{len(actual)} rows where {len(rows)} are expected"
     # A sketch of uniform numbers has two thirds of a row's square.
-    scale = math.sqrt(2.0 / 3.0 * max(float(squares[rows].sum()), least**2 * len(rows)))
-    away = float(np.linalg.norm(actual - expected[rows]))
+    square = max(float(row_squares(x)[rows].sum()), least**2 * len(rows))
+    away, scale = float(np.linalg.norm(actual - expected[rows])), math.sqrt(2.0 / 3.0 * square)
     return away / scale if scale else away, ""
 
 
