@@ -7,6 +7,7 @@ synthetic data.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
@@ -108,11 +109,9 @@ def data_digests(data: Data, root: Path | None) -> Digests:
     Raises InputError and OSError for files that cannot be read.
     """
     path = cache_root() / "digests" / f"{data.label}-{_key(data, root)}.json"
-    try:
+    # There may be none, or a damaged one.
+    with contextlib.suppress(FileNotFoundError, InputError):
         return read_object(path, "digests of a data set")
-    except (FileNotFoundError, InputError):
-        # There is none, or a damaged one.
-        pass
     arrays, independent = read_arrays(data, root)
     rounded = {name for name, array in arrays.items() if array.dtype == np.float64}
     digests = digests_of(arrays, rounded) | {_INDEPENDENT: independent}

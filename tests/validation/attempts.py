@@ -25,11 +25,8 @@ class Files:
     ranks: list[list[Line]]
     result: dict[str, Any]
 
-    def of_kind(self, rank: int, kind: str) -> list[Line]:
-        return [line for line in self.ranks[rank] if line["kind"] == kind]
-
     def steps(self, rank: int) -> list[Line]:
-        return self.of_kind(rank, "step")
+        return [line for line in self.ranks[rank] if line["kind"] == "step"]
 
     @property
     def every_step(self) -> list[Line]:

@@ -24,16 +24,15 @@ from tests.tools.cells import GAT, GRAPH_MODELS, GRAPHS, LINKED, SAMPLED, VIG
 When = Literal["start", "end"]
 WHENS: tuple[When, When] = ("start", "end")
 CPU = torch.device("cpu")
-LIBRARIES = {"fused": "fused", "pyg": "pyg", "dgl": "dgl"}
-CASES = [
-    pytest.param(raw, library, id="-".join((*map(str, model.values()), chunks, implementation)))
+OF_GRAPHS = {
+    "-".join((*map(str, model.values()), chunks, form)): GAT
+    | {"model": model | {"implementation": form}, "chunks": chunks}
     for model in GRAPH_MODELS
     for chunks in ("contiguous", "halo")
-    for implementation, library in LIBRARIES.items()
-    if implementation != "dgl"
+    for form in ("fused", "pyg", "dgl")
+    if form != "dgl"
     or (model["name"] not in ("graphconv", "gcnii") and model.get("aggregator") != "max")
-    for raw in [GAT | {"model": model | {"implementation": implementation}, "chunks": chunks}]
-]
+}
 OTHER_DATA = {
     "sampled": SAMPLED,
     "sampled gat": SAMPLED | {"model": {"name": "gat"}},
@@ -61,25 +60,23 @@ def checked(raw: dict[str, Any], when: When = "start") -> Check:
     return check
 
 
-@pytest.mark.quick("gat-halo-fused", "sage-max-contiguous-pyg", "gatv2-halo-dgl", "gin-halo-fused")
-@pytest.mark.parametrize(("raw", "library"), CASES)
-def test_the_layers_of_graphs_agree(raw: dict[str, Any], library: str) -> None:
-    if library == "dgl":
+@pytest.mark.quick(
+    *("gat-halo-fused", "sage-max-contiguous-pyg", "gatv2-halo-dgl", "gin-halo-fused"),
+    *OTHER_DATA,
+)
+@pytest.mark.parametrize("name", OF_GRAPHS | OTHER_DATA)
+def test_layers_agree(name: str) -> None:
+    cell = (OF_GRAPHS | OTHER_DATA)[name]
+    implementation = cell["model"].get("implementation", "fused")
+    if implementation == "dgl":
         needs_dgl()
-    for when in WHENS:
-        check = checked(raw, when)
-        assert check.verdict == "ok", check.detail
-        assert library in check.detail
-        assert set(check.values["compared"].values()) == {1.0}
-
-
-@pytest.mark.parametrize("raw", OTHER_DATA.values(), ids=OTHER_DATA)
-def test_the_layers_of_other_data_agree(raw: dict[str, Any]) -> None:
-    if "sampling" in raw and load_kernel("sample_neighbors") is None:
+    if "sampling" in cell and load_kernel("sample_neighbors") is None:
         pytest.skip("no compiled sampler")
     for when in WHENS:
-        check = checked(raw, when)
+        check = checked(cell, when)
         assert check.verdict == "ok", check.detail
+        assert implementation in check.detail
+        assert name in OTHER_DATA or set(check.values["compared"].values()) == {1.0}
 
 
 def test_compared_rows_are_borders_the_largest_and_random_ones() -> None:
