@@ -49,7 +49,7 @@ def check_chunks(
     kept = sum(everyone[rank][1] for rank in mesh.layout.replica_ranks(0))
     share = kept / max(1, everyone[0][2])
     detail = f"{experiment.chunks} chunks have the graph's degrees and {share:.1%} of its edges"
-    return [verdict_of("chunks", known, detail, values={"edges_kept": share})]
+    return [verdict_of("chunks", known, detail)]
 
 
 def _wrong_degrees(graph: Graph, chunk: GraphChunk, *, halo: bool) -> Iterator[str]:

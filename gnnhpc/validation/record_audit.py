@@ -169,5 +169,5 @@ def edges_kept(attempt: AttemptRecords) -> Check:
         return Check("edges", "ok", "mini-batches are not chunks of a graph")
     detail = f"{attempt.result.graph['mode']} chunks kept {float(kept):.1%} of the edges"
     if float(kept) < 1.0:
-        return Check("edges-lost", "suspect", detail, {"edges_kept": kept})
-    return Check("edges", "ok", detail, {"edges_kept": kept})
+        return Check("edges-lost", "suspect", detail)
+    return Check("edges", "ok", detail)

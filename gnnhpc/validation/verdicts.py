@@ -4,7 +4,7 @@ itself."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,18 +21,12 @@ _ORDER = ("invalid", "inconclusive", "suspect", "unknown", "ok")
 
 
 def verdict_of(
-    name: str,
-    faults: Sequence[str],
-    good: str = "",
-    *,
-    is_suspect: bool = False,
-    values: Mapping[str, Any] | None = None,
+    name: str, faults: Sequence[str], good: str = "", *, is_suspect: bool = False
 ) -> Check:
     """Return an `ok` check with the sentence `good`, or an invalid or suspect one with faults."""
-    details = dict(values or {})
     if faults:
-        return Check(name, "suspect" if is_suspect else "invalid", few(faults, "; "), details)
-    return Check(name, "ok", good, details)
+        return Check(name, "suspect" if is_suspect else "invalid", few(faults, "; "))
+    return Check(name, "ok", good)
 
 
 def few(items: Sequence[str], separator: str = ", ") -> str:

@@ -67,35 +67,31 @@ def noise(attempt: AttemptRecords) -> Check:
 
     What this job's own threads take from its ranks belongs to what is measured.
     """
-    reasons, values = [], {}
+    reasons = []
     for rank in attempt.ranks:
-        steal, delay = (
-            None if share is None else min(1.0, share)
-            for share in (_share_of_steps(rank, name) for name in ("steal_s", "run_delay_s"))
-        )
+        steal, delay = (_share_of_steps(rank, name) for name in ("steal_s", "run_delay_s"))
         others = share_of_others(rank, attempt.ranks)
-        values[str(rank.rank)] = {"steal": steal, "run_delay": delay, "others": others}
-        if steal is not None and steal > NOISY_SHARE:
+        if steal > NOISY_SHARE:
             reasons.append(f"rank {rank.rank}: the host took {steal:.1%} of the time")
-        if delay is not None and delay > NOISY_SHARE and (others is None or others > delay / 2):
+        if delay > NOISY_SHARE and (others is None or others > delay / 2):
             users = "other threads" if others is None else "other processes"
             reasons.append(
                 f"rank {rank.rank} was ready to run for {delay:.1%} of its steps while {users} had "
                 "its processors"
             )
     good = "no other process took processor time from the ranks"
-    return verdict_of("noisy", reasons, good, is_suspect=True, values=values)
+    return verdict_of("noisy", reasons, good, is_suspect=True)
 
 
-def _share_of_steps(rank: RankRecords, name: str) -> float | None:
-    """A field over the wall time of measured steps; None where the system does not report it.
+def _share_of_steps(rank: RankRecords, name: str) -> float:
+    """A field over the wall time of measured steps; 0 where the system does not report it.
 
     It is read outside of steps, so that a little more than a step's may be counted.
     """
     seconds, wall = rank.column(name)[rank.measured], rank.column("wall_s")[rank.measured]
     if not len(wall) or not np.isfinite(seconds).all() or wall.sum() <= 0:
-        return None
-    return float(seconds.sum() / wall.sum())
+        return 0.0
+    return min(1.0, float(seconds.sum() / wall.sum()))
 
 
 def share_of_others(rank: RankRecords, ranks: Sequence[RankRecords]) -> float | None:
@@ -136,8 +132,8 @@ def shared_node(result: Result) -> list[Check]:
     if jobs or hidden:
         who = f"other jobs: {few(jobs)}" if jobs else f"jobs that squeue hides, on {hidden} CPUs"
         detail = f"at its {moments} there were on its nodes {who}"
-        return [Check("shared-node", "suspect", detail, answers)]
-    return [Check("shared-node", "ok", f"no other job was on its nodes at its {moments}", answers)]
+        return [Check("shared-node", "suspect", detail)]
+    return [Check("shared-node", "ok", f"no other job was on its nodes at its {moments}")]
 
 
 def _machine(rank: RankRecords) -> str:
