@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import benchmarks
@@ -32,10 +31,9 @@ GROUPS: dict[str, Group] = {
     "suite": many.suite,
     "sampled": one.sampled,
     "gpu": gpu,
-    "gpu-on-cpu": partial(gpu, device="cpu"),
 }
-BY_NAME = ("sampled", "gpu", "gpu-on-cpu")
-"""Groups that need more memory or other devices, so they run only where they are named."""
+BY_NAME = ("sampled", "gpu")
+"""Groups that need more memory or a GPU, so they run only where they are named."""
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ host's memory, which shows what that costs and is no speedup.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from benchmarks.rows_many_processes import cell
 from benchmarks.rows_one_process import (
@@ -27,6 +26,7 @@ from benchmarks.table import Comparison, Match
 from benchmarks.turns import Contestant
 from gnnhpc.distributed.devices import SHARE_VARIABLE
 
+ON_GPU = {"device": "gpu"}
 LARGE = {"nodes": 100_000, "edges": 10_000_000, "features": 128, "classes": 7}
 MODELS: dict[str, Settings] = {
     "gat": {"name": "gat"},
@@ -53,41 +53,40 @@ VIG_SECONDS = 45e-6
 """The goal of an image of a training step of 1,000."""
 
 
-def gpu(*, quick: bool, device: Literal["gpu", "cpu"] = "gpu") -> Iterator[Match]:
-    """All matches; with `device` "cpu" they only try that the benchmark runs."""
-    on = {"device": device}
+def gpu(*, quick: bool) -> Iterator[Match]:
+    """All matches."""
     pubmed, large = (SMALL, SMALL) if quick else (PUBMED, LARGE)
     shapes = {"PubMed's shape": pubmed, "10 M edges": large}
     for (name, shape), (limit_s, goal) in GOALS.items():
-        entries, pyg = _step_and_epochs(MODELS[name], shapes[shape], device)
+        entries, pyg = _step_and_epochs(MODELS[name], shapes[shape])
         what = f"{name}, {shape}, a step"
         limit = Comparison(f"{what}, limit {limit_s:g}", "ours", limit_s, 1.0)
         yield Match(entries, [Comparison(what, "ours", pyg, goal), limit], rounds=10, warmup=3)
     for shape, sizes in shapes.items():
         rounds = 2 if quick else 20
-        yield from recorded(f"gat, {shape}", gat_cell(sizes, **on), rounds, RECORDING_GOAL)
+        yield from recorded(f"gat, {shape}", gat_cell(sizes, **ON_GPU), rounds, RECORDING_GOAL)
     for name in WITHOUT_GOAL:
-        entries, pyg = _step_and_epochs(MODELS[name], large, device)
+        entries, pyg = _step_and_epochs(MODELS[name], large)
         what = f"{name}, 10 M edges, an epoch"
         eager = FORMS["edge_index"]
         peak = Comparison(f"{what}, peak_mib, {eager}", "ours", eager, of="peak_mib")
         seconds = Comparison(f"{what}, seconds", "ours", pyg)
         yield Match(entries, [seconds, peak], rounds=10, warmup=3)
-    yield _sampled(on, quick=quick)
-    yield _vig(device, quick=quick)
-    yield from _two_ranks(on, large, quick=quick)
+    yield _sampled(quick=quick)
+    yield _vig(quick=quick)
+    yield from _two_ranks(large, quick=quick)
 
 
 def _step_and_epochs(
-    model: Settings, data: Settings, device: str
+    model: Settings, data: Settings
 ) -> tuple[dict[str, Contestant], tuple[str, ...]]:
     """A step of the engine of a run, as a CUDA graph, and an epoch of each form of PyG's."""
-    pyg = libraries(model, data, ON_GPUS, device)
-    settings = gat_cell(data, model=model, device=device)
+    pyg = libraries(model, data, ON_GPUS, **ON_GPU)
+    settings = gat_cell(data, model=model, **ON_GPU)
     return {"ours": Contestant(STEP, {"settings": settings}), **pyg}, tuple(pyg)
 
 
-def _sampled(on: Settings, *, quick: bool) -> Match:
+def _sampled(*, quick: bool) -> Match:
     """A step of sampled GraphSAGE with the wait for its mini-batch, as a run records it."""
     sizes = {"nodes": 500, "edges": 4_000} if quick else {"edges": 12_000_000}
     settings = {
@@ -95,37 +94,37 @@ def _sampled(on: Settings, *, quick: bool) -> Match:
         "data": {"name": "reddit-shaped", **sizes},
         "sampling": {"fanouts": [10, 10, 10]},
         "batch_size": 100 if quick else 1_024,
-        **on,
+        **ON_GPU,
     }
     what = "SAGE, sampled, 1,024 nodes of 12 M edges, seconds a step; limit 0.008"
     limit = Comparison(what, "ours", 0.008, 1.0, of="data_s")
     return Match({"ours": cell(settings, quick, 20)}, [limit], rounds=3, warmup=0)
 
 
-def _vig(device: str, *, quick: bool) -> Match:
+def _vig(*, quick: bool) -> Match:
     """Seconds an image, of each form at the batch that suits it best."""
     ours, theirs = ((8,), (2,)) if quick else ((1_000, 4_000), (50, 100, 250, 500, 1_000))
     forms = ("reference", "edge_index", "adj_t")
-    entries = {form: vig_steps(form, *theirs, device=device) for form in forms}
-    entries["ours"] = vig_steps("fused", *ours, device=device)
+    entries = {form: vig_steps(form, *theirs, **ON_GPU) for form in forms}
+    entries["ours"] = vig_steps("fused", *ours, **ON_GPU)
     what = "ViG training step, 8 blocks, seconds an image, PyG's layers"
     comparisons = [Comparison(what, "ours", forms, VIG_GOAL)]
     if not quick:
         what = "ViG training step of 1,000 images, seconds an image, and 0.045 ms"
-        entries["ours, 1,000 images"] = vig_steps("fused", 1_000, device=device)
+        entries["ours, 1,000 images"] = vig_steps("fused", 1_000, **ON_GPU)
         comparisons.append(Comparison(what, "ours, 1,000 images", VIG_SECONDS, goal=1.0))
     return Match(entries, comparisons, rounds=10)
 
 
-def _two_ranks(on: Settings, sizes: Settings, *, quick: bool) -> Iterator[Match]:
+def _two_ranks(sizes: Settings, *, quick: bool) -> Iterator[Match]:
     """Two stages and two replicas, against one process with as many micro-batches."""
     where = {
         "2 ranks of one GPU": {SHARE_VARIABLE: "1", "CUDA_VISIBLE_DEVICES": "0"},
         "2 ranks of two GPUs": {},
     }
     for model, settings in {
-        "ViG": vig_cell(8 if quick else 2_000, microbatches=4, **on),
-        "GAT": gat_cell(sizes, microbatches=4, chunks="contiguous", **on),
+        "ViG": vig_cell(8 if quick else 2_000, microbatches=4, **ON_GPU),
+        "GAT": gat_cell(sizes, microbatches=4, chunks="contiguous", **ON_GPU),
     }.items():
         for name, environment in where.items():
             for layout in ("pp2", "dp2"):

@@ -138,22 +138,17 @@ def mark_comparable(
     """
     words = pd.Series("", index=cells.index, dtype=object)
     found = [environments.get(cell, {}) for cell in cells["cell"]]
-    with_keys = cells.assign(
-        environment_key=[environment_key(each) for each in found],
-        **{_TRANSFERS: [each.get(_TRANSFERS, "") for each in found]},
-    )
-    for key, equal in (("environment_key", study_settings(settings)), (_TRANSFERS, settings)):
+    transfers = [{k: v for k, v in each.items() if k == _TRANSFERS} for each in found]
+    others = [{k: v for k, v in each.items() if k != _TRANSFERS} for each in found]
+    for parts, equal in ((others, study_settings(settings)), (transfers, settings)):
+        with_keys = cells.assign(key=[json.dumps(each, sort_keys=True) for each in parts])
         candidates = with_keys[cells["valid"] & (words == "")]
         for _, mine in candidates.groupby([RUN_FOLDER, *equal], dropna=False, sort=False):
-            counts = mine.groupby(key, sort=False)["started_at"].agg(["size", "max"])
+            counts = mine.groupby("key", sort=False)["started_at"].agg(["size", "max"])
             main = max(counts.itertuples(), key=lambda row: row[1:]).Index
-            usual = found[mine.index[mine[key] == main][0]]
-            for place in mine.index[mine[key] != main]:
-                both = (
-                    {k: v for k, v in each.items() if (k == _TRANSFERS) == (key == _TRANSFERS)}
-                    for each in (found[place], usual)
-                )
-                words[place] = differences_in_words(*both)
+            usual = parts[mine.index[mine["key"] == main][0]]
+            for place in mine.index[mine["key"] != main]:
+                words[place] = differences_in_words(parts[place], usual)
     return words
 
 
