@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.dataset_sizes import SPLITS
-from gnnhpc.core.errors import InputError
 from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_cache import load_or_build
 from gnnhpc.data.data_settings import Data, RedditShaped, SyntheticCitation
@@ -79,7 +78,8 @@ def graph_arrays(config: Data, root: Path | None) -> Arrays:
     arrays = load_or_build(config.model_copy(update={"storage": "float32"}), raw, build)
     if config.storage == "float32":
         return arrays
-    return arrays | load_or_build(config, raw, lambda _: {"dense": _halved(config, arrays)})
+    halves = load_or_build(config, raw, lambda _: {"dense": arrays["dense"].astype(np.float16)})
+    return arrays | halves
 
 
 def _read(config: PublishedGraph | RedditShaped, raw: list[Path], work: Path) -> Arrays:
@@ -89,18 +89,6 @@ def _read(config: PublishedGraph | RedditShaped, raw: list[Path], work: Path) ->
     from gnnhpc.data.readers.pyg_and_ogb import read_published
 
     return read_published(config, raw, work)
-
-
-def _halved(config: Data, arrays: Arrays) -> np.ndarray:
-    """float16 features; raises InputError for numbers that are too large for half precision."""
-    try:
-        with np.errstate(over="raise"):
-            return arrays["dense"].astype(np.float16)
-    except FloatingPointError:
-        largest = float(np.abs(arrays["dense"]).max())
-        found = f"float16, and features of {config.name} up to {largest:g}"
-        allowed = f"float32, or numbers up to {float(np.finfo(np.float16).max):g}"
-        raise InputError("data", "storage", found, allowed) from None
 
 
 def load_graph_set(config: Data, root: Path | None) -> GraphSet:

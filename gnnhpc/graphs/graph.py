@@ -9,12 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gnnhpc.core.errors import InputError
-
 IGNORED = -100
 """The target of a row that is not counted: padding, halo, or a node of another split."""
-MOST_NODES = 2**31 - 1
-"""The most nodes that int32 can number."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +28,7 @@ class InEdges:
 
     @classmethod
     def of(cls, edges: Tensor, nodes: int) -> Self:
-        """Convert int64 [2, E], sorted by (target, source).
-
-        Raises InputError for more nodes than int32 can number.
-        """
-        if nodes > MOST_NODES:
-            raise InputError("graph", "nodes", nodes, f"at most {MOST_NODES} to sample or to cache")
+        """Convert int64 [2, E], sorted by (target, source), of fewer than 2^31 nodes."""
         source, target = edges
         # A search reads few pages of the edges of a large graph, which lie in a mapped file.
         indptr = torch.searchsorted(target.contiguous(), torch.arange(nodes + 1))

@@ -78,7 +78,7 @@ class Convolutions(GraphModel):
         """Numbers that one convolution sums for each edge."""
         return min(inputs, outputs)
 
-    def _module(self, layer: LayerSpec) -> nn.Module | None:
+    def _module(self, layer: LayerSpec) -> nn.Module:
         from gnnhpc.models.layers.dropout import ReluDropout
         from gnnhpc.models.layers.linear import Linear
 
@@ -90,9 +90,7 @@ class Convolutions(GraphModel):
                 return ReluDropout(layer.name, self.dropout, fused=self.is_fused)
             case "pooling":
                 return self._implemented("Pooling", self.pooling)
-            case "linear":
-                return Linear(inputs, outputs)
-        return None
+        return Linear(inputs, outputs)
 
     def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
         return self._implemented(self.layer_class, hop, inputs, outputs)

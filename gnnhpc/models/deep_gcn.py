@@ -82,19 +82,16 @@ class ResGcn(Deep):
     def _readout_norm(self) -> int:
         return 2 * self.hidden
 
-    def _module(self, layer: LayerSpec) -> nn.Module | None:
+    def _module(self, layer: LayerSpec) -> nn.Module:
         from gnnhpc.models.layers.deep_layers import LinearInput, NormReadout
 
         inputs, outputs = layer.inputs[0], layer.shape[0]
-        match layer.kind:
-            case "input":
-                return LinearInput(inputs, outputs, fused=self.is_fused)
-            case "convolution":
-                sizes, options = (layer.name, layer.number, self.hidden), {"dropout": self.dropout}
-                return self._implemented("ResGcnLayer", *sizes, **options)
-            case "readout":
-                return NormReadout(layer.name, inputs, outputs, self.dropout, fused=self.is_fused)
-        return None
+        if layer.kind == "input":
+            return LinearInput(inputs, outputs, fused=self.is_fused)
+        if layer.kind == "readout":
+            return NormReadout(layer.name, inputs, outputs, self.dropout, fused=self.is_fused)
+        sizes = (layer.name, layer.number, self.hidden)
+        return self._implemented("ResGcnLayer", *sizes, dropout=self.dropout)
 
 
 class Gcnii(Deep):
@@ -118,17 +115,13 @@ class Gcnii(Deep):
     def _parameters(self) -> int:
         return self.hidden * self.hidden
 
-    def _module(self, layer: LayerSpec) -> nn.Module | None:
+    def _module(self, layer: LayerSpec) -> nn.Module:
         from gnnhpc.models.layers.deep_layers import DoubledInput, HalfReadout
 
-        match layer.kind:
-            case "input":
-                sizes = (layer.inputs[0], self.hidden)
-                return DoubledInput(layer.name, *sizes, self.dropout, fused=self.is_fused)
-            case "convolution":
-                options = {"alpha": self.alpha, "theta": self.theta, "dropout": self.dropout}
-                sizes = (layer.number, self.hidden)
-                return self._implemented("GcniiLayer", layer.name, *sizes, **options)
-            case "readout":
-                return HalfReadout(self.hidden, layer.shape[0])
-        return None
+        name, hidden = layer.name, self.hidden
+        if layer.kind == "input":
+            return DoubledInput(name, layer.inputs[0], hidden, self.dropout, fused=self.is_fused)
+        if layer.kind == "readout":
+            return HalfReadout(hidden, layer.shape[0])
+        options = {"alpha": self.alpha, "theta": self.theta, "dropout": self.dropout}
+        return self._implemented("GcniiLayer", name, layer.number, hidden, **options)

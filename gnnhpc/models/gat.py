@@ -62,24 +62,20 @@ class Gat(GraphModel):
     def _cost(self, inputs: int, hidden: int, degree: float) -> float:
         return 2.0 * inputs * hidden + degree * (2 * hidden + 8 * self.heads)
 
-    def _module(self, layer: LayerSpec) -> nn.Module | None:
+    def _module(self, layer: LayerSpec) -> nn.Module:
         from gnnhpc.kernels.attention import Heads
         from gnnhpc.models.layers.attention_layers import AttentionSettings
         from gnnhpc.models.layers.dropout import Dropout, Elu
 
+        if layer.kind == "dropout":
+            features = layer.number == 0 and self.is_fused
+            return Dropout(layer.name, self.dropout, before_product=features)
+        if layer.kind == "elu":
+            return Elu()
         last = layer.number == self.layers - 1
-        match layer.kind:
-            case "dropout":
-                features = layer.number == 0 and self.is_fused
-                return Dropout(layer.name, self.dropout, before_product=features)
-            case "elu":
-                return Elu()
-            case "attention":
-                heads = Heads(self.heads, layer.shape[0] if last else self.hidden, average=last)
-                sizes = (layer.name, layer.number, layer.inputs[0], heads, self.dropout)
-                settings = AttentionSettings(*sizes)
-                return self._implemented(self.layer_class, settings)
-        return None
+        heads = Heads(self.heads, layer.shape[0] if last else self.hidden, average=last)
+        sizes = (layer.name, layer.number, layer.inputs[0], heads, self.dropout)
+        return self._implemented(self.layer_class, AttentionSettings(*sizes))
 
 
 class Gatv2(Gat):

@@ -44,17 +44,15 @@ class GraphModel(Model, use_attribute_docstrings=True):
         return self.implementation == "fused"
 
     def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
-        """All implementations have the same initial values; raises ValueError for another layer."""
+        """All implementations have the same initial values."""
         from gnnhpc.models.layers.dropout import LogSoftmax
 
         module = LogSoftmax() if layer.kind == "log_softmax" else self._module(layer)
-        if module is None:
-            raise ValueError(f"{layer.name}: a {self.title} has no {layer.kind}")
         # Converted from single precision: a model in float64 starts from the same values.
         return module.to(options.dtype)
 
-    def _module(self, layer: LayerSpec) -> nn.Module | None:
-        """The module of a layer, in single precision; None where the model has no such layer."""
+    def _module(self, layer: LayerSpec) -> nn.Module:
+        """The module of a layer of the outline, in single precision, but of its log-softmax."""
         raise NotImplementedError
 
     def _implemented(self, name: str, *arguments: object, **options: object) -> nn.Module:

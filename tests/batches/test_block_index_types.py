@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler, SampledBlock
-from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.graph import InEdges
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.sample_neighbors import Layer, Sampler, by_source
@@ -86,8 +84,3 @@ def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path) -> None:
     assert target.tolist() == [row for row in range(3) for _ in range(4)]
     assert order.equal(first.source.argsort(stable=True))
     assert end.equal(target[order])
-
-
-def test_more_nodes_than_int32_can_number_are_one_line() -> None:
-    with pytest.raises(InputError, match="nodes: found 2147483648; allowed: at most 2147483647"):
-        InEdges.of(torch.empty(2, 0, dtype=torch.int64), 2**31)

@@ -1,4 +1,4 @@
-"""Published graphs: the table, every layout as read from files, the cache, damaged files."""
+"""Published graphs: every layout as read from files, the cache, damaged files."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from tests.tools.data_files import (
     write_reddit,
 )
 
+CORA = PublishedGraph(name="cora")
+
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
@@ -60,71 +62,163 @@ def counts(graph: Graph) -> list[int]:
     return [int(graph.masks[key].sum()) for key in ("train", "val", "test")]
 
 
-def equal(a: Graph, b: Graph) -> bool:
-    return (
-        torch.equal(a.features.to_dense(), b.features.to_dense())
-        and torch.equal(a.edges, b.edges)
-        and torch.equal(a.labels, b.labels)
-        and all(torch.equal(a.masks[key], b.masks[key]) for key in a.masks)
-    )
-
-
 def files(folder: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_planetoid_files(small: Path) -> None:
-    before = files(small)
-    graph = load_graph(PublishedGraph(name="cora"), small)
-    check(graph, 40)
-    assert graph.features.layout == torch.sparse_csr
-    assert counts(graph) == [60, 500, 100]
+def _write_embedded(path: Path) -> None:
+    rng = np.random.default_rng(3)
+    path.parent.mkdir(parents=True)
+    edges, target = rng.integers(0, 60, (180, 2)), np.arange(60) % 4
+    np.savez(path, features=rng.normal(size=(60, 6)), target=target, edges=edges)
+
+
+def _write_ogb(split: str) -> Callable[[Path], Any]:
+    return lambda folder: write_ogb(folder, split, nodes=30, columns=5, classes=4)
+
+
+NPZ = {"nodes": 240, "columns": 20, "classes": 4}
+SMALL = {"nodes": 60, "columns": 6}
+TEXT = {"nodes": 60, "columns": 9}
+# Writes a graph -> its nodes, edges, features and classes, and its nodes of each split.
+LAYOUTS: dict[str, tuple[Callable[[Path], Any], tuple[int, int, int, int], list[int]]] = {
+    "cora": (
+        lambda raw: write_planetoid(raw.parents[1], "Cora"),
+        (700, 4000, 40, 3),
+        [60, 500, 100],
+    ),
+    "photo": (
+        lambda raw: write_npz(raw, "amazon_electronics_photo.npz", **NPZ),
+        (240, 4000, 20, 4),
+        [80, 120, 40],
+    ),
+    "reddit": (lambda raw: write_reddit(raw, classes=3, **SMALL), (60, 400, 6, 3), [20] * 3),
+    "flickr": (lambda raw: write_graphsaint(raw, classes=7, **SMALL), (60, 180, 6, 7), [20] * 3),
+    "roman-empire": (
+        lambda raw: write_heterophilous(raw / "roman_empire.npz", classes=4, **SMALL),
+        (60, 180, 6, 4),
+        [30, 15, 15],
+    ),
+    "actor": (
+        lambda raw: write_geom_gcn(raw, "film", binary=True, **TEXT),
+        (60, 180, 9, 5),
+        [20, 1, 39],
+    ),
+    "texas": (
+        lambda raw: write_geom_gcn(raw, "texas", binary=False, **TEXT),
+        (60, 180, 9, 5),
+        [20, 1, 39],
+    ),
+    "lastfm-asia": (lambda raw: _write_embedded(raw / "lastfm_asia.npz"), (60, 180, 6, 4), []),
+    "ogbn-arxiv": (_write_ogb("time"), (30, 60, 5, 4), [10] * 3),
+    "ogbn-products": (_write_ogb("sales_ranking"), (30, 60, 5, 4), [10] * 3),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """And without its features where these are made; nothing is written beside the files."""
+    write, sizes, split = LAYOUTS[name]
+    set_facts(monkeypatch, name, graph_sizes(*sizes))
+    config, root = PublishedGraph(name=name), tmp_path / "root"
+    root.mkdir()
+    missing = f"found no file that may be read; .*`gnnhpc data get {name}`"
+    with pytest.raises(InputError, match=missing):
+        load_graph(config, root)
+    folder = config.files().directory(root)
+    write(folder)
+    before = files(root)
+    graph = load_graph(config, root)
+    check(graph, sizes[2])
+    assert graph.nodes == sizes[0]
+    assert not split or counts(graph) == split
+    dense = config.published.dense
+    assert graph.features.layout == (torch.strided if dense else torch.sparse_csr)
+    assert files(root) == before
+    unneeded = config.published.feature_files
+    for file in unneeded:
+        (folder / file).unlink()
+    made = load_graph(PublishedGraph(name=name, features="made"), root)
+    check(made, sizes[2])
+    assert torch.equal(made.edges, graph.edges)
+    assert torch.equal(made.labels, graph.labels)
+    assert made.features.layout == torch.sparse_csr
+    if unneeded:
+        with pytest.raises(InputError, match=f"{unneeded[0]}: found no file that may be read"):
+            load_graph(config, root)
+
+
+def test_features_of_planetoid_sum_to_one(small: Path) -> None:
+    graph = load_graph(CORA, small)
     assert torch.equal(graph.labels[:60], torch.arange(60) % 3)
     sums = graph.features.to_dense().sum(1)
     assert torch.allclose(sums[sums > 0], torch.ones(()))
-    assert files(small) == before
-    assert not (small / "Cora" / "processed").exists()
+
+
+def test_graphs_of_ogb_have_both_directions_of_every_edge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    set_facts(monkeypatch, "ogbn-arxiv", graph_sizes(30, 60, 5, 4))
+    LAYOUTS["ogbn-arxiv"][0](tmp_path / "ogbn_arxiv")
+    graph = load_graph(PublishedGraph(name="ogbn-arxiv"), tmp_path)
+    ring = {(node, (node + 1) % 30) for node in range(30)}
+    assert {tuple(ends) for ends in graph.edges.T.tolist()} == ring | {(b, a) for a, b in ring}
+    assert graph.masks["val"][1]
+    assert torch.equal(graph.labels, torch.arange(30) % 4)
+    table = gzip.decompress((tmp_path / "ogbn_arxiv/raw/node-feat.csv.gz").read_bytes())
+    expected = np.loadtxt(table.decode().splitlines(), delimiter=",", dtype=np.float32)
+    assert np.array_equal(graph.features.numpy(), expected)
+
+
+def test_another_of_ten_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    write, sizes, _ = LAYOUTS["roman-empire"]
+    set_facts(monkeypatch, "roman-empire", graph_sizes(*sizes))
+    write(tmp_path / "roman_empire" / "raw")
+    first, third = (
+        load_graph(PublishedGraph(name="roman-empire", split=n), tmp_path) for n in (0, 2)
+    )
+    assert torch.equal(third.masks["train"], first.masks["train"].roll(-2))
+    assert PublishedGraph(name="roman-empire").content() == {"name": "roman-empire"}
+    assert PublishedGraph(name="roman-empire", split=2).content()["split"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"name": "photo", "split": 1}, "split: found 1; allowed: 0, photo has no other"),
+        ({"name": "actor", "split": 10}, "split: found 10; allowed: 0 to 9"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        parse_data(value)
 
 
 def test_a_second_start_reads_the_cache(
-    small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = load_graph(PublishedGraph(name="cora"), small)
-    before = files(cache)
-    monkeypatch.setitem(sys.modules, "torch_geometric.datasets", None)
-    again = load_graph(PublishedGraph(name="cora"), small)
-    assert equal(graph, again)
-    again.labels[:] = 0
-    assert files(cache) == before
-    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
-
-
-def test_the_cache_is_built_anew_for_changed_files(
     small: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_graph(PublishedGraph(name="cora"), small)
+    """Which nobody can change, and which is built anew for changed files."""
+    edges = load_graph(CORA, small).edges.clone()
+    before = files(cache)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch_geometric.datasets", None)
+        again = load_graph(CORA, small)
+        assert torch.equal(again.edges, edges)
+        again.edges[:] = 0
+        assert torch.equal(load_graph(CORA, small).edges, edges)
+    assert files(cache) == before
     labels = small / "Cora" / "raw" / "ind.cora.y"
-    stat = labels.stat()
-    os.utime(labels, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    load_graph(PublishedGraph(name="cora"), small)
+    os.utime(labels, ns=(0, labels.stat().st_mtime_ns + 1))
+    load_graph(CORA, small)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
     (tmp_path / "file").touch()
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(InputError, match=r"file/cache: cache: found .*named by \$GNNHPC_CACHE"):
-        load_graph(PublishedGraph(name="cora"), small)
-
-
-def test_made_features_need_no_feature_files(small: Path) -> None:
-    real = load_graph(PublishedGraph(name="cora"), small)
-    for part in ("x", "tx", "allx"):
-        (small / "Cora" / "raw" / f"ind.cora.{part}").unlink()
-    made = load_graph(PublishedGraph(name="cora", features="made"), small)
-    check(made, 40)
-    assert torch.equal(made.edges, real.edges)
-    assert torch.equal(made.labels, real.labels)
-    assert counts(made) == counts(real)
-    with pytest.raises(InputError, match=r"raw/ind.cora.x: found no file that may be read"):
-        load_graph(PublishedGraph(name="cora"), small)
+        load_graph(CORA, small)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +237,14 @@ def test_damage_is_named(
     monkeypatch.chdir(small)
     (small / "Cora" / "raw" / f"ind.cora.{part}").write_bytes(content)
     with pytest.raises(InputError, match=message):
-        load_graph(PublishedGraph(name="cora"), small)
+        load_graph(CORA, small)
     assert not (small / "was-here").exists()
 
 
 def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_facts(monkeypatch, "cora", graph_sizes(701, 4000, 40, 3))
     with pytest.raises(InputError, match=r"Cora/raw: found damaged files .*700 nodes, not 701"):
-        load_graph(PublishedGraph(name="cora"), small)
+        load_graph(CORA, small)
 
 
 @pytest.mark.parametrize(
@@ -198,129 +292,6 @@ def test_files_are_those_that_pygs_class_looks_for(name: str, tmp_path: Path) ->
     listed = [found] if isinstance(found, str) else found
     assert sorted(listed) == sorted(row.files.names)
     assert Path(dataset.raw_dir) == row.files.directory(tmp_path)
-
-
-Write = Callable[[Path], Any]
-NPZ = {"nodes": 240, "columns": 20, "classes": 4}
-SMALL = {"nodes": 60, "columns": 6}
-# Writes a graph -> its nodes, edges, features and classes, and its nodes of each split.
-LAYOUTS: dict[str, tuple[Write, tuple[int, int, int, int], list[int]]] = {
-    "photo": (
-        lambda raw: write_npz(raw, "amazon_electronics_photo.npz", **NPZ),
-        (240, 4000, 20, 4),
-        [80, 120, 40],
-    ),
-    "reddit": (lambda raw: write_reddit(raw, classes=3, **SMALL), (60, 400, 6, 3), [20, 20, 20]),
-    "flickr": (
-        lambda raw: write_graphsaint(raw, classes=7, **SMALL),
-        (60, 180, 6, 7),
-        [20, 20, 20],
-    ),
-    "roman-empire": (
-        lambda raw: write_heterophilous(raw / "roman_empire.npz", classes=4, **SMALL),
-        (60, 180, 6, 4),
-        [30, 15, 15],
-    ),
-    "actor": (
-        lambda raw: write_geom_gcn(raw, "film", nodes=60, columns=9, binary=True),
-        (60, 180, 9, 5),
-        [20, 1, 39],
-    ),
-    "texas": (
-        lambda raw: write_geom_gcn(raw, "texas", nodes=60, columns=9, binary=False),
-        (60, 180, 9, 5),
-        [20, 1, 39],
-    ),
-    "lastfm-asia": (lambda raw: _write_embedded(raw / "lastfm_asia.npz"), (60, 180, 6, 4), []),
-}
-
-
-def _write_embedded(path: Path) -> None:
-    rng = np.random.default_rng(3)
-    path.parent.mkdir(parents=True)
-    edges, target = rng.integers(0, 60, (180, 2)), np.arange(60) % 4
-    np.savez(path, features=rng.normal(size=(60, 6)), target=target, edges=edges)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_is_read(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
-    write, sizes, split = LAYOUTS[name]
-    set_facts(monkeypatch, name, graph_sizes(*sizes))
-    config = PublishedGraph(name=name)
-    with pytest.raises(
-        InputError, match=f"found no file that may be read; .*`gnnhpc data get {name}`"
-    ):
-        load_graph(config, tmp_path)
-    write(config.files().directory(tmp_path))
-    graph = load_graph(config, tmp_path)
-    check(graph, sizes[2])
-    assert graph.nodes == sizes[0]
-    assert not split or counts(graph) == split
-    if name == "reddit":
-        assert graph.features.layout == torch.strided
-    made = load_graph(PublishedGraph(name=name, features="made"), tmp_path)
-    assert torch.equal(made.edges, graph.edges)
-    assert made.features.layout == torch.sparse_csr
-
-
-def test_another_of_ten_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
-    set_facts(monkeypatch, "roman-empire", graph_sizes(60, 180, 6, 4))
-    path = tmp_path / "roman_empire" / "raw" / "roman_empire.npz"
-    write_heterophilous(path, nodes=60, columns=6, classes=4)
-    first, third = (
-        load_graph(PublishedGraph(name="roman-empire", split=n), tmp_path) for n in (0, 2)
-    )
-    assert torch.equal(third.masks["train"], first.masks["train"].roll(-2))
-    assert PublishedGraph(name="roman-empire").content() == {"name": "roman-empire"}
-    assert PublishedGraph(name="roman-empire", split=2).content()["split"] == 2
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ({"name": "cora", "split": 1}, "split: found 1; allowed: 0, cora has no other"),
-        ({"name": "photo", "split": 1}, "split: found 1; allowed: 0, photo has no other"),
-        ({"name": "actor", "split": 10}, "split: found 10; allowed: 0 to 9"),
-        ({"name": "actor", "split": -1}, "split: found -1; allowed: 0 to 9"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(value: object, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        parse_data(value)
-
-
-OGB_SPLITS = {"ogbn-arxiv": "time", "ogbn-products": "sales_ranking"}
-
-
-@pytest.fixture(params=OGB_SPLITS)
-def ogb(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> PublishedGraph:
-    """A graph of 30 nodes in the folder where OGB has it."""
-    name = request.param
-    set_facts(monkeypatch, name, graph_sizes(30, 60, 5, 4))
-    folder = tmp_path / name.replace("-", "_")
-    write_ogb(folder, OGB_SPLITS[name], nodes=30, columns=5, classes=4)
-    return PublishedGraph(name=name)
-
-
-def test_both_directions_of_every_edge(ogb: PublishedGraph, tmp_path: Path) -> None:
-    graph = load_graph(ogb, tmp_path)
-    check(graph, 5)
-    assert graph.edges.shape == (2, 60)
-    ring = {(node, (node + 1) % 30) for node in range(30)}
-    assert {tuple(ends) for ends in graph.edges.T.tolist()} == ring | {(b, a) for a, b in ring}
-    assert counts(graph) == [10, 10, 10]
-    assert graph.masks["val"][1]
-    assert torch.equal(graph.labels, torch.arange(30) % 4)
-    folder = ogb.published.files.directory(tmp_path)
-    table = gzip.decompress((folder / "raw/node-feat.csv.gz").read_bytes())
-    expected = np.loadtxt(table.decode().splitlines(), delimiter=",", dtype=np.float32)
-    assert np.array_equal(graph.features.numpy(), expected)
 
 
 def test_half_precision_rounds_features_and_nothing_else(cache: Path) -> None:

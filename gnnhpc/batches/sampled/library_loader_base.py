@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import signal
 import threading
 import time
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from gnnhpc.batches.batch import Loading
 from gnnhpc.batches.sampled.neighbor_sampler import SampledBlock
 from gnnhpc.batches.sampled.training_samples import SampledChunks, checksum_of, edges_of
 from gnnhpc.batches.shuffle import Shares
@@ -33,7 +33,6 @@ from gnnhpc.graphs.graph import Graph, block_weights
 
 TIMEOUT_S = 300.0
 """The seconds that workers may take for a mini-batch."""
-_SHARED_MEMORY = "/dev/shm"
 _WORKER_ERRORS = ("DataLoader worker", "DataLoader timed out")
 """How torch's messages about workers begin."""
 
@@ -79,7 +78,8 @@ class LibraryLoader(ABC):
                     sampled_s = time.perf_counter() - began_s
                     sample_s = None if self.sampling.workers else sampled_s
                     edges = edges_of(parts, self.sampling.semantics)
-                    yield SampledChunks(share, parts, edges, checksum_of(parts), sample_s)
+                    loading = Loading(sample_s, None, edges)
+                    yield SampledChunks(share, parts, checksum_of(parts), loading)
                     began_s = time.perf_counter()
 
     @contextlib.contextmanager
@@ -165,9 +165,6 @@ def worker_errors(library: str) -> Iterator[None]:
         line = " ".join(str(error).split()).removesuffix(".")
         if not line.startswith(_WORKER_ERRORS):
             raise
-        with contextlib.suppress(OSError):
-            size = shutil.disk_usage(_SHARED_MEMORY).total >> 20
-            line += f"; {_SHARED_MEMORY}, through which mini-batches pass, has {size} MiB"
         raise GnnhpcError(f"{library}'s data loader: {line}") from error
 
 

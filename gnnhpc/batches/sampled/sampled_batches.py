@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading
+from gnnhpc.batches.batch import Batch, BatchPlan, Inputs
 from gnnhpc.batches.graph_batch import SharedBatches, chunk_batch, features_form
 from gnnhpc.batches.sampled.evaluations import build_evaluation
 from gnnhpc.batches.sampled.library_loader_base import LibraryLoader
@@ -109,7 +110,7 @@ class SampledBatches(SharedBatches):
             valid_targets=share.together * self.train.predictions,
             epoch=share.epoch,
             checksum=sampled.checksum,
-            loading=Loading(sampled.sample_s, gather_s, sampled.edges),
+            loading=replace(sampled.loading, gather_s=gather_s),
         )
 
     def _inputs(
@@ -120,7 +121,7 @@ class SampledBatches(SharedBatches):
         if not self.plan.mesh.is_first:
             return [None] * len(chunks), 0.0
         if sampled.inputs is not None:
-            return self._features.on_device(sampled.inputs), sampled.gather_s
+            return self._features.on_device(sampled.inputs), sampled.loading.gather_s
         wait_for(device)
         began_s = time.perf_counter()
         on_device = self.placement.features == "device"

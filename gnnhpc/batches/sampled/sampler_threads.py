@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from gnnhpc.batches.batch import BatchPlan, Inputs
+from gnnhpc.batches.batch import BatchPlan, Inputs, Loading
 from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features
@@ -134,8 +134,8 @@ class SamplerThreads:
         inputs = self._inputs(chunks, memory)
         if self._on_device:
             wait_for(device)
-        gather_s = time.perf_counter() - sampled_s
-        return SampledChunks(share, chunks, edges, checksum, sampled_s - began_s, inputs, gather_s)
+        loading = Loading(sampled_s - began_s, time.perf_counter() - sampled_s, edges)
+        return SampledChunks(share, chunks, checksum, loading, inputs)
 
     def _inputs(self, chunks: tuple[GraphChunk, ...], memory: Memory) -> list[Inputs] | None:
         """The features of these chunks; None where the step gathers them."""

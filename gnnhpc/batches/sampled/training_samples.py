@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.batch import Inputs, Loading
 from gnnhpc.batches.graph_batch import crc32
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.core.errors import InputError
@@ -110,16 +110,11 @@ class SampledChunks:
     share: Share
     chunks: tuple[GraphChunk, ...]
     """One for each micro-batch."""
-    edges: int
-    """The number of sampled edges, without self-loops."""
     checksum: int
     """CRC-32 of the nodes that the chunks own, and of their targets."""
-    sample_s: float | None
-    """Seconds of sampling the edges; None where another process samples them."""
+    loading: Loading
     inputs: Sequence[Inputs] | None = None
     """The features of the chunks; None where they are gathered later."""
-    gather_s: float | None = None
-    """Seconds of copying the features together."""
 
     def tensors(self) -> Iterator[Tensor]:
         """All of this mini-batch's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -110,19 +110,18 @@ class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
 class _OfNeighbours(_OfPairs):
     """Mixed into a convolution of PyG's that takes no self-loops."""
 
+    takes_weights: ClassVar[bool] = False
+    """Whether it takes weights of edges."""
+
     def __init__(self, hop: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.hop = hop
 
     def forward(self, x: Input, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
-        rows = x.to_dense()
-        weights = self.weights(block, rows.dtype)
+        rows, weight = x.to_dense(), block.neighbour_weight if self.takes_weights else None
+        weights = () if weight is None else (weight.to(rows.dtype),)
         return self.compute(rows, block.rows_out, block.neighbours, *weights)
-
-    def weights(self, block: Block, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Weights of the neighbours' edges, for layers that take any."""
-        return ()
 
 
 class MeanSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
@@ -139,9 +138,7 @@ class MaxSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
 class GraphConvLayer(_OfNeighbours, pyg.GraphConv):  # type: ignore[misc]
     """GraphConv."""
 
-    def weights(self, block: Block, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        weight = block.neighbour_weight
-        return () if weight is None else (weight.to(dtype),)
+    takes_weights = True
 
 
 class GinLayer(_OfNeighbours, pyg.GINConv):  # type: ignore[misc]

@@ -72,30 +72,19 @@ class Vig(Model, use_attribute_docstrings=True):
         return LayerSpec("readout", *shapes, "readout", parameters=parameters, cost=cost)
 
     def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
-        """Build one layer; both implementations have the same initial values.
-
-        Raises ValueError for a layer of another model, or images that are not square with three
-        channels.
-        """
+        """Build one layer of square images of three channels; both implementations have the same
+        initial values."""
         from gnnhpc.models.vig import fused, reference
 
-        nodes, channels = layer.inputs
-        side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
-        expected = reference.CHANNELS
-        if side * side != nodes or channels != expected:
-            raise ValueError(
-                f"{layer.name}: square images of {expected} channels, not {layer.inputs}"
-            )
+        side, dtype, batchnorm = math.isqrt(layer.inputs[0]), options.dtype, options.batchnorm
         is_fused = self.implementation == "fused"
         if layer.kind == "readout":
             return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)
         if layer.kind == "grapher":
             grapher = fused.FusedGrapher if is_fused else reference.PygGrapher
             return grapher((side, side), self.grapher_width, batchnorm=batchnorm, dtype=dtype)
-        if layer.kind == "ffn":
-            ffn = fused.FusedFfn if is_fused else reference.Ffn
-            return ffn(self.ffn_width, batchnorm=batchnorm, dtype=dtype)
-        raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
+        ffn = fused.FusedFfn if is_fused else reference.Ffn
+        return ffn(self.ffn_width, batchnorm=batchnorm, dtype=dtype)
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
         if self.implementation == "pyg":
