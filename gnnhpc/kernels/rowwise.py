@@ -1,4 +1,4 @@
-"""Passes over rows one by one, with gradients: dropout, and ReLU with dropout or a bias."""
+"""Passes over rows one by one, with gradients: dropout, and ReLU with dropout."""
 
 from __future__ import annotations
 
@@ -25,12 +25,6 @@ def drop(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
 def relu_drop(x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
     """ReLU, then dropout, of `x` [n, width], whose rows are `rows` [n] of the full graph."""
     result: Tensor = _ReluDrop.apply(x, rows, mask)  # type: ignore[no-untyped-call]
-    return result
-
-
-def relu_of_product(x: Tensor, bias: Tensor) -> Tensor:
-    """relu(x + bias) of a product [rows, D] that nothing else uses: it is overwritten."""
-    result: Tensor = _ReluOfProduct.apply(x, bias)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -115,34 +109,10 @@ class _ReluDrop(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (out,) = ctx.saved_tensors
-        return _where_positive(upstream, out, ctx.scale), None, None
-
-
-class _ReluOfProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        ctx.mark_dirty(x)
-        if backend(KERNEL, x) == "c++":
-            call(KERNEL, "bias_relu", x, bias, *x.shape, dtype=x.dtype)
-        else:
-            x.add_(bias).relu_()
-        ctx.save_for_backward(x)
-        return x
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
-        (out,) = ctx.saved_tensors
-        grad = _where_positive(upstream, out, 1.0)
-        return grad, grad.sum(0)
-
-
-def _where_positive(upstream: Tensor, out: Tensor, scale: float) -> Tensor:
-    """The gradient before a ReLU and dropout that gave `out`."""
-    if backend(KERNEL, upstream) != "c++":
-        return upstream * (out != 0) * scale
-    upstream = upstream.contiguous()
-    grad = torch.empty_like(upstream)
-    args = (upstream, out, grad, out.numel(), scale)
-    call(KERNEL, "relu_drop_gradient", *args, dtype=upstream.dtype)
-    return grad
+        if backend(KERNEL, upstream) != "c++":
+            return upstream * (out != 0) * ctx.scale, None, None
+        upstream = upstream.contiguous()
+        grad = torch.empty_like(upstream)
+        args = (upstream, out, grad, out.numel(), ctx.scale)
+        call(KERNEL, "relu_drop_gradient", *args, dtype=upstream.dtype)
+        return grad, None, None

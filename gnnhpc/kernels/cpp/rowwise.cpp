@@ -56,25 +56,12 @@ void relu_drop(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
     const Mask own = mask;
     each_vector<T>(width, [&](auto lanes, i64 k) {
       using V = Lanes<T, decltype(lanes)::value>;
-      const typename V::Real zero = {}, given = V::load(x + row * width + k);
-      const typename V::Real positive = given <= zero ? zero : given;
+      const typename V::Real zero = {}, value = V::load(x + row * width + k);
+      const typename V::Real positive = value <= zero ? zero : value;
       // A product, so that NaN and infinity do not vanish where they are dropped.
       const typename V::Real dropped = positive * T(0);
       const auto kept = V::kept(own, base + static_cast<u32>(k));
       V::store(out + row * width + k, kept ? positive * scale : dropped);
-    });
-  });
-}
-
-// x = relu(x + bias), row by row. NaN stays.
-template <typename T>
-void bias_relu(T* x, const T* bias, i64 rows, i64 width, i64 parts) {
-  each_row(rows, parts, [=](i64 row) {
-    each_vector<T>(width, [&](auto lanes, i64 k) {
-      using V = Lanes<T, decltype(lanes)::value>;
-      const typename V::Real zero = {};
-      const typename V::Real sum = V::load(x + row * width + k) + V::load(bias + k);
-      V::store(x + row * width + k, sum <= zero ? zero : sum);
     });
   });
 }
@@ -87,8 +74,8 @@ void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, 
     const i64 first = even_cut(count, part, parts);
     each_vector<T>(even_cut(count, part + 1, parts) - first, [&](auto lanes, i64 k) {
       using V = Lanes<T, decltype(lanes)::value>;
-      const typename V::Real zero = {}, given = V::load(upstream + first + k);
-      V::store(grad + first + k, V::load(output + first + k) == zero ? zero : given * scale);
+      const typename V::Real zero = {}, from = V::load(upstream + first + k);
+      V::store(grad + first + k, V::load(output + first + k) == zero ? zero : from * scale);
     });
   });
 }
@@ -111,7 +98,6 @@ void find_finite(const T* x, i64 count, bool* finite, i64 parts) {
   EXPORT(mark_rows_##SUFFIX, mark_rows<T>)          \
   EXPORT(find_finite_##SUFFIX, find_finite<T>)      \
   EXPORT(relu_drop_##SUFFIX, relu_drop<T>)          \
-  EXPORT(bias_relu_##SUFFIX, bias_relu<T>)          \
   EXPORT(relu_drop_gradient_##SUFFIX, relu_drop_gradient<T>)
 
 ROW_FUNCTIONS(float, f32)

@@ -17,7 +17,6 @@ from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, dense_if_asked
 from gnnhpc.kernels.aggregate import largest, sum_beside_own, sum_of_first_half, weighted_sum
 from gnnhpc.kernels.neighbor_weights import NeighbourWeights
-from gnnhpc.kernels.rowwise import relu_of_product
 from gnnhpc.models.layers.linear import glorot, linear, project
 from gnnhpc.models.model import Context
 
@@ -136,12 +135,10 @@ class GinLayer(nn.Module):
         last: Any = self.nn[2]
         weights = NeighbourWeights(own=1.0)
         if not isinstance(x, SparseRows) and sums_first(first, self.hop, block):
-            product = linear(weighted_sum(x, block, weights), first.weight)
-            hidden = relu_of_product(product, first.bias)
+            hidden = linear(weighted_sum(x, block, weights), first.weight).add_(first.bias)
         else:
             hidden = weighted_sum(project(x, first.weight), block, weights, bias=first.bias)
-            hidden = functional.relu(hidden, inplace=True)
-        return linear(hidden, last.weight, last.bias)
+        return linear(functional.relu(hidden, inplace=True), last.weight, last.bias)
 
 
 def sums_first(product: nn.Linear, hop: int, block: Block) -> bool:
