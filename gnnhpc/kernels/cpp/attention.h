@@ -100,9 +100,16 @@ struct EdgeWise {
   // to [C, H] = sum over edges of weight times x [rows, C, H]; weights lie `stride` apart.
   // A negative weight belongs to a dropped edge, the others are still to be scaled.
   void collect(const Edges& edges, const T* weight, i64 stride, T scale, const T* x, T* to) const {
-    in_pieces<8, 4, 2, 1>(c, [&](auto channels, i64 k) {
-      collect_channels<channels>(edges, weight, stride, scale, x + k * h, to + k * h);
-    });
+    i64 k = 0;
+    auto run = [&](auto channels) {
+      collect_channels<decltype(channels)::value>(edges, weight, stride, scale, x + k * h,
+                                                  to + k * h);
+      k += decltype(channels)::value;
+    };
+    while (k + 8 <= c) run(std::integral_constant<int, 8>());
+    if (k + 4 <= c) run(std::integral_constant<int, 4>());
+    if (k + 2 <= c) run(std::integral_constant<int, 2>());
+    if (k < c) run(std::integral_constant<int, 1>());
   }
 
   template <int CHANNELS>
@@ -151,108 +158,5 @@ struct EdgeWise {
     return marks;
   }
 };
-
-// A score is a class over EdgeWise with what differs between GAT and GATv2:
-//   Target                      what scores of edges into one row have in common
-//   of_target(row, head)        makes it
-//   of_edge(e, head, target)    the score
-//   begin(part)                 before gradients of targets, once a part
-//   begin_target(part, row, head)   the Target, for gradients; what it adds to is zero
-//   slope(e, head, target)      of the leaky ReLU around the whole score
-//   add_edge(e, head, grad, target), end_target(row, head, target)
-//   begin_sources(part), add_to_source(part, row, head, edges, marks)
-
-template <typename Score>
-void attend_forward(const Score& of, bool* finite, Mask mask) {
-  using V = typename Score::V;
-  using Real = typename Score::Real;
-  const auto& a = of.a;
-  in_parts(a.parts, [&](int part) {
-    using T = std::remove_pointer_t<decltype(a.out)>;
-    std::vector<T> sum(of.width);
-    Watch<T> watch(finite);
-    const i64 all = a.indptr[a.rows_out];
-    const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
-    for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
-      const i64 first = a.indptr[row], end = a.indptr[row + 1];
-      for (i64 head = 0; head < of.h; head += Score::LANES) {
-        const auto target = of.of_target(row, head);
-        Real peak = Real{} - INFINITY;
-        for (i64 e = first; e < end; ++e) {
-          const Real score = of.of_edge(e, head, target);
-          peak = peak > score ? peak : score;
-          V::store(a.coefficient + e * of.h + head, score);
-        }
-        of.softmax(first, end, head, peak, mask);
-        of.collect({a.source, nullptr, first, end, all}, a.coefficient + head, of.h, a.scale,
-                   a.features + head, sum.data() + head);
-      }
-      watch.see(sum.data(), of.width);
-      of.finish(row, sum.data());
-    }
-  });
-}
-
-// Fills `pairs`, but those of targets without a gradient, and gradients of targets.
-template <typename Score>
-void backward_targets(const Score& of, const Marks& marks) {
-  using V = typename Score::V;
-  using Real = typename Score::Real;
-  const auto& a = of.a;
-  const i64 h = of.h;
-  in_parts(a.parts, [&](int part) {
-    of.begin(part);
-    of.each_target(part, [&](i64 row, i64 head) {
-      auto target = of.begin_target(part, row, head);
-      if (!marks[row]) return;
-      const i64 first = a.indptr[row], end = a.indptr[row + 1];
-      const auto* upstream = a.lanes + row * of.width + head;
-      Real through = {};
-      for (i64 e = first; e < end; ++e) {
-        of.fetch_source(e, head);
-        const Real alpha = V::load(a.coefficient + e * h + head);
-        Real grad = of.dot(of.of_source(e, head), upstream) * a.scale;
-        grad = alpha < 0 ? Real{} : grad;
-        through += alpha * grad;
-        V::store(a.pairs + e * 2 * h + head, alpha);
-        V::store(a.pairs + (e * 2 + 1) * h + head, grad);
-      }
-      for (i64 e = first; e < end; ++e) {
-        const Real alpha = V::load(a.coefficient + e * h + head);
-        Real grad = V::load(a.pairs + (e * 2 + 1) * h + head) - through;
-        grad *= (alpha < 0 ? -alpha : alpha) * of.slope(e, head, target);
-        V::store(a.pairs + (e * 2 + 1) * h + head, grad);
-        of.add_edge(e, head, grad, target);
-      }
-      of.end_target(row, head, target);
-    });
-  });
-}
-
-// Fills gradients of sources, by the edges that start from each.
-template <typename Score>
-void backward_sources(const Score& of, const Marks& marks) {
-  const auto& a = of.a;
-  in_parts(a.parts, [&](int part) {
-    of.begin_sources(part);
-    const MarkedEdges marked(a.by_source, a.order, a.target, a.rows_in, part, a.parts, marks);
-    for (i64 head = 0; head < of.h; head += Score::LANES)
-      for (i64 row = marked.row; row < marked.last; ++row) {
-        const auto edges = marked.template of<typename Score::Edges>(row);
-        of.collect(edges, a.pairs + head, 2 * of.h, a.scale, a.lanes + head,
-                   a.grad_features + row * of.width + head);
-        of.add_to_source(part, row, head, edges, marks);
-      }
-  });
-}
-
-// body(a Score) with as many lanes as the number of heads and the machine's vectors allow.
-template <template <typename, typename, int> class Score, typename T, typename I, typename Body>
-void with_heads(const Layer<T, I>& layer, Body body) {
-  constexpr int MOST = std::min<int>(8, VECTOR_BYTES / sizeof(T));
-  if (layer.heads % MOST == 0) body(Score<T, I, MOST>(layer));
-  else if (layer.heads % 4 == 0) body(Score<T, I, 4>(layer));
-  else body(Score<T, I, 1>(layer));
-}
 
 }  // namespace

@@ -44,9 +44,13 @@ template <typename T>
 void multiply_row(const Kept<T>& kept, i64 count, const T* weight, T* to, i64 width) {
   const i64* column = kept.column.data();
   const T* value = kept.value.data();
-  in_pieces<64, 8, 1>(width, [&](auto columns, i64 d) {
-    multiply_columns<T, columns>(column, value, count, weight + d, to + d, width);
-  });
+  i64 d = 0;
+  for (; d + 64 <= width; d += 64)
+    multiply_columns<T, 64>(column, value, count, weight + d, to + d, width);
+  for (; d + 8 <= width; d += 8)
+    multiply_columns<T, 8>(column, value, count, weight + d, to + d, width);
+  for (; d < width; ++d)
+    multiply_columns<T, 1>(column, value, count, weight + d, to + d, width);
 }
 
 // own [F, width] += the row's entries, as a column, times from [width].
