@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from gnnhpc.core.errors import InputError
+
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class Strict(BaseModel):
@@ -62,16 +65,20 @@ def parse_named(
         raise ValueError(f"name: found {words}; allowed: {allowed}")
     if found.model_config.get("extra") != "allow":
         for key in value.keys() - found.model_fields.keys():
-            keys = ", ".join(sorted(found.model_fields))
-            words = unknown_key_text(str(key), found.model_fields)
+            words, keys = _unknown_key(str(key), found.model_fields)
             raise ValueError(f"{key}: found {words}; allowed: {keys}")
     return found.model_validate(value)
 
 
-def unknown_key_text(name: str, allowed: Collection[str]) -> str:
-    """`an unknown key`, with the most similar allowed one if there is any."""
-    close = difflib.get_close_matches(name, list(allowed), n=1)
-    return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
+def build_strictly(
+    cls: type[Settings], raw: object, where: object, below: str | None = None
+) -> Settings:
+    """Settings of plain data, as YAML has them; raises InputError for the first mistake."""
+    try:
+        # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
+        return cls.model_validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        raise input_error(error, where, cls, below) from None
 
 
 def expand_user(path: str | Path, where: object, key: str | None = None) -> Path:
@@ -95,15 +102,15 @@ def input_error(
     holds its settings.
     """
     details = error.errors(include_url=False)
-    first = details[0]
+    unknown = [each for each in details if each["type"] == "extra_forbidden"]
+    first = [*unknown, *details][0]
     inner = _key(first)
     key = ".".join(part for part in (below, inner) if part) or None
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return _as_line(where, key, message)
-    if first["type"] == "extra_forbidden":
-        allowed = _keys_beside(first["loc"], known)
-        return InputError(where, key, "an unknown key", allowed or "the documented keys")
+    if unknown:
+        return InputError(where, key, *_unknown_key(*_last_key(first["loc"], known)))
     if first["type"] == "missing":
         return InputError(where, key, "nothing", "a value, this key is required")
     # pydantic reports an error for each choice of a union; the line allows what any of them allows.
@@ -153,13 +160,21 @@ def short_value(value: object) -> str:
     return "nothing" if value is None else text if len(text) <= 80 else text[:77] + "..."
 
 
-def _keys_beside(location: tuple[int | str, ...], known: type[BaseModel] | None) -> str | None:
-    """The keys that are allowed where `location` ends."""
-    for part in location[:-1]:
-        field = known.model_fields.get(str(part)) if known else None
-        inner = field.annotation if field else None
-        known = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-    return ", ".join(sorted(known.model_fields)) if known else None
+def _last_key(location: tuple[int | str, ...], known: Any) -> tuple[str, Collection[str]]:
+    """The key where `location` ends in settings of class `known`, and those that may be there."""
+    *parents, last = location
+    for part in parents:
+        fields = getattr(known, "model_fields", {})
+        # The values of a list or mapping are of its last type.
+        known = fields[part].annotation if part in fields else (get_args(known) or (None,))[-1]
+    return str(last), getattr(known, "model_fields", {})
+
+
+def _unknown_key(name: str, allowed: Collection[str]) -> tuple[str, str]:
+    """What was found, with the most similar allowed key if there is any, and what is allowed."""
+    close = difflib.get_close_matches(name, list(allowed), n=1)
+    found = "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
+    return found, ", ".join(sorted(allowed)) or "the documented keys"
 
 
 def _as_line(where: object, key: str | None, message: str) -> InputError:

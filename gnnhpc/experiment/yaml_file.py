@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import short_value, unknown_key_text
 
 
 class _Loader(yaml.SafeLoader):
@@ -90,21 +89,3 @@ def read_mapping(text: str, where: object, keys: str) -> dict[str, Any]:
         if not isinstance(key, str):
             raise InputError(where, repr(key), f"a key of type {type(key).__name__}", keys)
     return data
-
-
-def check_keys(
-    mapping: Mapping[str, Any], allowed: Collection[str], where: object, key: str | None
-) -> None:
-    """Raises InputError for the first key that is not allowed, with the most similar one."""
-    for name in mapping:
-        if name not in allowed:
-            full = f"{key}.{name}" if key else str(name)
-            found = unknown_key_text(str(name), allowed)
-            raise InputError(where, full, found, ", ".join(sorted(allowed)))
-
-
-def as_mapping(value: object, where: object, key: str) -> dict[str, Any]:
-    """`value` if it is a mapping with text keys; raises InputError for anything else."""
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise InputError(where, key, short_value(value), "a mapping of keys to values")
-    return value

@@ -10,9 +10,9 @@ import platformdirs
 from pydantic import Field
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Strict, expand_user
-from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
-from jobs.slurm.site_settings import Site, parse_site
+from gnnhpc.core.settings import Strict, build_strictly, expand_user
+from gnnhpc.experiment.yaml_file import read_mapping, read_text
+from jobs.slurm.site_settings import Site
 from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema, settings_table
 
 SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
@@ -61,13 +61,7 @@ def find_site_file(file: str | Path | None = None) -> Path | None:
 def read_site_file(path: Path) -> SiteFile:
     """All sites of a file, and its default; raises InputError for every mistake in it."""
     raw = read_mapping(read_text(path, "a site file"), path, "sites and default")
-    check_keys(raw, SiteFile.model_fields, path, None)
-    entries = as_mapping(raw.get("sites"), path, "sites")
-    if not entries:
-        raise InputError(path, "sites", "no site", "at least one")
-    default = raw.get("default")
-    sites = {name: parse_site(entry, path, f"sites.{name}") for name, entry in entries.items()}
-    return SiteFile(default=None if default is None else str(default), sites=sites)
+    return build_strictly(SiteFile, raw, path)
 
 
 def site_schema() -> Schema:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gnnhpc.core.settings import Positive, Strict, Whole, input_error
-from gnnhpc.experiment.yaml_file import as_mapping, check_keys
+from gnnhpc.core.settings import Positive, Strict, Whole, build_strictly
 from jobs.slurm.user_sbatch_options import check_options
 
 _TIME = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$")
@@ -133,20 +131,9 @@ class Site(Strict):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-def parse_site(entry: object, where: object, key: str) -> Site:
-    """One site's settings; raises InputError for every mistake in them, with its key."""
-    raw = as_mapping(entry, where, key)
-    check_keys(raw, Site.model_fields, where, key)
-    try:
-        # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
-        return Site.model_validate_json(json.dumps(raw), strict=True)
-    except ValidationError as error:
-        raise input_error(error, where, below=key) from None
-
-
 def changed_site(site: Site, settings: Mapping[str, Any]) -> Site:
     """The site with these settings in place of its own; those of `slurm` one by one."""
     raw = site.settings() | dict(settings)
     if "slurm" in settings:
         raw["slurm"] = site.slurm | settings["slurm"]
-    return parse_site(raw, "site", "settings") if settings else site
+    return build_strictly(Site, raw, "site", "settings") if settings else site

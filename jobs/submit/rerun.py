@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.provenance import ROOT, code_digest, read_provenance
+from gnnhpc.core.settings import build_strictly
 from gnnhpc.records.code_snapshot import check_snapshot
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_run
@@ -17,7 +18,7 @@ from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.paired_blocks import blocks_with
-from jobs.slurm.site_settings import parse_site
+from jobs.slurm.site_settings import Site
 from jobs.submit.submission import Options, Submission, make_launch, make_submission
 from jobs.submit.submit import SCHEDULERS, Submitted, jobs_of_after, wait_if_asked
 
@@ -90,7 +91,7 @@ def _launch(state: RunState, options: Options) -> Launch:
     if not isinstance(settings, dict) or not isinstance(python, str):
         raise InputError(paths.provenance, None, "no site or python", "what the run was made with")
     name = str(settings.pop("name", "built-in"))
-    site = parse_site(settings, paths.provenance, "site")
+    site = build_strictly(Site, settings, paths.provenance, "site")
     interpreter = python if Path(python).is_file() else sys.executable
     submitted = Launch(name, site, interpreter, live=not paths.code_record.exists())
     launch = make_launch(submitted, options)

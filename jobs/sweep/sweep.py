@@ -14,16 +14,14 @@ grids:                    each overrides the defaults; lists are multiplied
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model
+from pydantic import BeforeValidator, Field, create_model
 from pydantic.json_schema import WithJsonSchema
 
-from gnnhpc.core.settings import Positive, Strict, input_error
+from gnnhpc.core.settings import Positive, Strict, build_strictly
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.yaml_file import check_keys
 
 AXES = {
     "model": "models",
@@ -119,15 +117,4 @@ def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
 
     Raises InputError for an unknown key, and for the first value that does not fit.
     """
-    check_keys(raw, Sweep.model_fields, where, None)
-    grids = raw.get("grids")
-    named = {"defaults": raw.get("defaults")}
-    named |= {f"grids.{n}": grid for n, grid in enumerate(grids if isinstance(grids, list) else ())}
-    for key, mapping in named.items():
-        if isinstance(mapping, dict):
-            check_keys(mapping, Grid.model_fields, where, key)
-    try:
-        # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
-        return Sweep.model_validate_json(json.dumps(raw), strict=True)
-    except ValidationError as error:
-        raise input_error(error, where) from None
+    return build_strictly(Sweep, raw, where)

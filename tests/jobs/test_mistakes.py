@@ -75,7 +75,7 @@ FLAGS = [
 ]
 
 SITES = [
-    ("sites: {}", "sites: found no site; allowed: at least one"),
+    ("sites: {}", "sites: found {}; allowed: at least 1 of them"),
     ("sits: {}", "sits: found an unknown key (is sites meant?); allowed: default, sites"),
     ("sites: {a: {partion: x}}", "sites.a.partion: found an unknown key (is partition meant?)"),
     ("sites: {a: {tasks_per_node: two}}", "sites.a.tasks_per_node: found 'two'; allowed: a whole"),
