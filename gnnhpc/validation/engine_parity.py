@@ -56,10 +56,12 @@ def check_engine(
             # Building gathers once, so that a rank that fails alone ends the run.
             separate: list[TrainingParts] = []
             on_all_ranks(mesh, lambda: separate.append(_build(part, parts, mesh, root)))
-            capture = _take_steps(part, separate[0], mesh)
-        except CheckError as error:
+            captures = CapturesSteps(part.experiment, separate[0], mesh)
+            TrainingLoop(separate[0], [captures]).run(part.first)
+        except (CheckError, NotFiniteError) as error:
+            # All ranks know of a loss that is not finite.
             return [Check(NAME, "inconclusive", str(error))] if mesh.rank == 0 else []
-        ranks = mesh.gather_on_first(capture)
+        ranks = mesh.gather_on_first(captures.found)
         if mesh.rank != 0:
             return []
         try:
@@ -101,16 +103,6 @@ def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | Non
     )
     load_state(parts, separate)
     return separate
-
-
-def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> Capture:
-    """What this rank computes. Raises CheckError on all ranks for a loss that is not finite."""
-    captures = CapturesSteps(part.experiment, separate, mesh)
-    try:
-        TrainingLoop(separate, [captures]).run(part.first)
-    except NotFiniteError as error:
-        raise CheckError(f"a step in float64 cannot be compared: {error}") from None
-    return captures.found
 
 
 @torch.no_grad()

@@ -247,11 +247,6 @@ def read_images(data: Data, root: Path | None, split: Phase) -> tuple[Array, Arr
         return synthetic_images(data, split)
     folder = existing_root(data.name, root) / "cifar-10-batches-bin"
     paths = [folder / f"{name}.bin" for name in _CIFAR[split]]
-    parts = [_cifar_records(path) for path in paths if path.is_file()]
-    pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return pixels.reshape(-1, 3, 32, 32), labels
-
-
-def _cifar_records(path: Path) -> tuple[Array, Array]:
-    records = np.frombuffer(path.read_bytes(), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
-    return records[:, 1:], records[:, 0].astype(np.int64)
+    files = [np.frombuffer(path.read_bytes(), np.uint8) for path in paths if path.is_file()]
+    records = np.concatenate(files).reshape(-1, _CIFAR_RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)

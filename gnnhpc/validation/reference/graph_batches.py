@@ -65,19 +65,13 @@ class GraphData:
             sampled_step = step if phase == "train" else EVALUATED_STEP
             chunks = self._sampled.chunks(sampled_step, self._edges)
         elif self._links is not None:
-            chunks = self._with_evaluated_links(self._links, self._chunks[0])
+            # The whole message graph for each micro-batch, which has pairs of its own.
+            whole, count = self._chunks[0], self._experiment.total_chunks
+            targets = (self._links.evaluated(n, count, whole.nodes) for n in range(count))
+            chunks = [replace(whole, targets=each) for each in targets]
         else:
             chunks = self._chunks
         return _batches(self._experiment, self._graph, chunks, step)
-
-    def _with_evaluated_links(self, links: ReferenceLinks, whole: GraphChunk) -> list[GraphChunk]:
-        """The whole message graph for each micro-batch of an evaluation, which has own pairs."""
-        count, splits = self._experiment.total_chunks, ("val", "test")
-        targets = (
-            {split: links.evaluated(split, place, count, whole.nodes) for split in splits}
-            for place in range(count)
-        )
-        return [replace(whole, targets=each) for each in targets]
 
     @cached_property
     def _chunks(self) -> list[GraphChunk]:
@@ -95,7 +89,11 @@ class GraphData:
         if experiment.chunks == "halo" or self._rows == "graph":
             whole = self._chunk(every, number)
             own = [owner == place for place in range(count)] if self._rows == "own" else []
-            return [_with_targets_of(whole, each) for each in own] or [whole]
+            targets = (
+                {split: t.where(each, IGNORED) for split, t in whole.targets.items()}
+                for each in own
+            )
+            return [replace(whole, targets=each) for each in targets] or [whole]
         return [
             self._chunk(every[owner == place], number[owner_of_edge[0, number] == place])
             for place in range(count)
@@ -161,12 +159,6 @@ def _batches(
         inputs = node_features(data, chunk.nodes)
         batches.append(ReferenceBatch(inputs, chunk.targets, context, replica))
     return batches
-
-
-def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:
-    """The chunk with the targets of some rows, bool [rows], and IGNORED for the others."""
-    targets = {split: t.where(owned, IGNORED) for split, t in chunk.targets.items()}
-    return replace(chunk, targets=targets)
 
 
 def owners(experiment: Experiment, graph: Graph) -> Ids:

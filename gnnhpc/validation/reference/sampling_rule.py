@@ -59,14 +59,17 @@ class ReferenceLinks:
         nodes = torch.from_numpy(np.unique(pairs))
         return nodes, {"train": pair_targets(pairs, len(links), nodes)}
 
-    def evaluated(self, split: str, place: int, parts: int, ids: Tensor) -> Tensor:
+    def evaluated(self, place: int, parts: int, ids: Tensor) -> dict[str, Tensor]:
         """The targets of one of `parts` micro-batches in an evaluation, as `pair_targets` has them:
-        links, and after them the split's pool of negatives."""
-        every = getattr(self.split, split).numpy()
-        links = np.array_split(every, parts)[place]
-        count, nodes = min(len(every), self.task.pool), self.split.message.nodes
-        negatives = pool(self.split.joined, nodes, count, self._seed, split)
-        return pair_targets(np.concatenate((links, negatives.numpy())), len(links), ids)
+        of each split its links, and after them its pool of negatives."""
+        targets, nodes = {}, self.split.message.nodes
+        for split, every in (("val", self.split.val.numpy()), ("test", self.split.test.numpy())):
+            links = np.array_split(every, parts)[place]
+            count = min(len(every), self.task.pool)
+            negatives = pool(self.split.joined, nodes, count, self._seed, split)
+            pairs = np.concatenate((links, negatives.numpy()))
+            targets[split] = pair_targets(pairs, len(links), ids)
+        return targets
 
 
 class SampledMiniBatches:

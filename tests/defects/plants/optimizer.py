@@ -14,9 +14,7 @@ from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
 defect = functools.partial(planted, kind="optimizer", cell=cells.VIG, mechanism="engine-parity")
-VIG_SGD = cells.VIG.but(optimizer=cells.SGD)
-ADAM = without_compiler("Adam")
-KINDS: tuple[Any, ...] = (ADAM, without_compiler("SGD"))
+ADAM, SGD = without_compiler("Adam"), without_compiler("SGD")
 
 
 def change_built(change: Any) -> None:
@@ -30,17 +28,16 @@ def change_built(change: Any) -> None:
     around(module, "build_optimizer", changed)
 
 
-@defect(words="moves 0 times as far")
-def an_optimizer_step_skipped_on_one_stage() -> None:
-    if rank() == 1:
-        for kind in KINDS:
-            around(kind, "step", lambda original, optimizer: None)
+@defect(words="moves 0 times as far", at=(ADAM, "step"))
+def an_optimizer_step_skipped_on_one_stage(original: Any, optimizer: Any) -> None:
+    if rank() != 1:
+        original(optimizer)
 
 
-@defect(cell=VIG_SGD, words="moves 2 times as far")
-def an_optimizer_step_taken_twice() -> None:
-    for kind in KINDS:
-        around(kind, "step", lambda original, optimizer: (original(optimizer), original(optimizer)))
+@defect(cell=cells.VIG.but(optimizer=cells.SGD), words="moves 2 times as far", at=(SGD, "step"))
+def an_optimizer_step_taken_twice(original: Any, optimizer: Any) -> None:
+    original(optimizer)
+    original(optimizer)
 
 
 @defect(words="moves 10 times as far")

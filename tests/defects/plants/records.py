@@ -16,25 +16,21 @@ from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.result_file import NOT_DIGESTED
 from gnnhpc.training import checkpoint
 from tests.defects import cells
-from tests.defects.defect import around, planted
+from tests.defects.defect import planted
 
 of_resume = functools.partial(
     planted, kind="resume", cell=cells.VIG, mechanism="failure", how="resume"
 )
 
 
-def after_loading(change: Any) -> None:
-    def load(original: Any, path: Any, mesh: Any, stage: Any, optimizer: Any) -> None:
-        fresh = {name: tensor.clone() for name, tensor in stage.state_dict().items()}
-        original(path, mesh, stage, optimizer)
-        change(stage, optimizer, fresh)
-
-    around(checkpoint, "load", load)
-
-
-@of_resume(mechanism="invariants", words="steps of block0.grapher.fc1.weight, ")
-def a_resume_without_the_state_of_the_optimizer() -> None:
-    after_loading(lambda stage, optimizer, fresh: optimizer.state.clear())
+@of_resume(
+    mechanism="invariants",
+    words="steps of block0.grapher.fc1.weight, ",
+    at=(checkpoint, "load"),
+)
+def a_resume_without_the_state_of_the_optimizer(original: Any, *args: Any) -> None:
+    original(*args)
+    args[-1].state.clear()
 
 
 @of_resume(words="inputs: train step 6", at=(ImageBatches, "open"))
