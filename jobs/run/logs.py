@@ -27,7 +27,11 @@ def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, C
     Raises InputError for an unknown cell or rank.
     """
     paths = open_run(run)
-    cells = {key: cell for cell in read_manifest(paths.manifest) for key in _names(cell)}
+    cells = {
+        known: cell
+        for cell in read_manifest(paths.manifest)
+        for known in (f"{cell.array}:{cell.index}", cell.id)
+    }
     if name not in cells:
         allowed = f"a cell's id or array:index, such as {' or '.join(list(cells)[:2])}"
         raise InputError("CELL", None, repr(name), allowed)
@@ -35,10 +39,6 @@ def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, C
     if rank is not None and not 0 <= rank < cell.world_size:
         raise InputError("--rank", None, rank, f"0 to {cell.world_size - 1}")
     return paths, cell
-
-
-def _names(cell: Cell) -> tuple[str, str]:
-    return f"{cell.array}:{cell.index}", cell.id
 
 
 def find_log(paths: RunPaths, cell: Cell, rank: int | None) -> Path:

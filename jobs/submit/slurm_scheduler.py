@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gnnhpc.core.cli_options import as_typed
@@ -61,11 +61,15 @@ class Slurm:
             script, left, size = script_of(submission, array, paths), array.tasks, len(array.tasks)
             while left:
                 portion = replace(array, tasks=left[:size])
-                before = [done[-1][1]] if submission.one_at_a_time and done else None
                 own = array.resources.options()
                 tasks = portion.array_option(submission.launch.site.max_parallel)
                 options = [f"--array={tasks}"]
-                options += _dependency(own, before or submission.dependencies)
+                waits = submission.dependencies
+                if submission.one_at_a_time and done:
+                    waits = (done[-1][1],)
+                if waits:
+                    after = (own.get("dependency"), f"afterany:{':'.join(waits)}")
+                    options.append(f"--dependency={','.join(str(each) for each in after if each)}")
                 try:
                     job = submit_script(script, submission.run, own, options)
                 except SubmitLimitError:
@@ -140,12 +144,3 @@ def _live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
         live = (name for name, task in queue.accounted.items() if not task.has_ended)
         found = {task.partition("_")[0] for task in live}
     return sorted(found), queue
-
-
-def _dependency(own: Mapping[str, object], waits: Sequence[str]) -> list[str]:
-    """The option that lets an array wait for jobs, besides what its site lets it wait for."""
-    if not waits:
-        return []
-    after = f"afterany:{':'.join(waits)}"
-    of_site = own.get("dependency")
-    return [f"--dependency={f'{of_site},{after}' if of_site else after}"]
