@@ -8,7 +8,7 @@ import socket
 import statistics
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -28,32 +28,19 @@ _MEMORY_LINE = re.compile(
 """What Slurm prints into a job's log when it, or the kernel, kills a rank for its memory."""
 
 
-class Process(NamedTuple):
-    """The process of rank 0, from the first line of its records."""
-
-    host: str
-    pid: int
-    job: str | None
-    """Slurm's name of the array task, such as 1234_5."""
-
-
-def read_process(attempt: AttemptPaths) -> Process | None:
-    """None before rank 0 has written its first line."""
-    try:
-        with attempt.records(0).open("rb") as stream:
-            raw = from_json(stream.readline(_TAIL_BYTES))
-        job = slurm_job(raw.get("slurm"))
-        return Process(str(raw["host"]), int(raw["pid"]), job and without_cluster(job))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+def read_header(attempt: AttemptPaths) -> dict[str, Any]:
+    """The first line of rank 0's records; empty before it is written."""
+    with contextlib.suppress(OSError, ValueError), attempt.records(0).open("rb") as stream:
+        header = from_json(stream.readline(_TAIL_BYTES))
+        return header if isinstance(header, dict) else {}
+    return {}
 
 
 def job_of(attempt: Attempt) -> str | None:
-    """Slurm's name of the array task that made an attempt, as far as it is recorded."""
-    if attempt.result is not None and attempt.result.slurm_job:
-        return without_cluster(attempt.result.slurm_job)
-    process = read_process(attempt.paths)
-    return process.job if process is not None else None
+    """Slurm's name of the array task that made an attempt, 1234_5, as far as it is recorded."""
+    job = attempt.result.slurm_job if attempt.result else None
+    job = job or slurm_job(read_header(attempt.paths).get("slurm"))
+    return job and without_cluster(job)
 
 
 def read_progress(attempt: AttemptPaths) -> tuple[int, float | None]:
@@ -98,10 +85,10 @@ def may_still_run(attempt: Attempt, *, slurm_answers: bool) -> bool:
     """Whether an attempt without a result, which is in no queue, may still run."""
     if attempt.result is not None or attempt.damage:
         return False
-    process = read_process(attempt.paths)
-    if process is not None and process.host == socket.gethostname():
-        return process_start(process.pid) is not None
-    if process is not None and process.job and slurm_answers:
+    header = read_header(attempt.paths)
+    if header.get("host") == socket.gethostname():
+        return process_start(header["pid"]) is not None
+    if slurm_answers and slurm_job(header.get("slurm")):
         return False
     return time.time() - last_write(attempt.paths) < SILENT_AFTER_S
 

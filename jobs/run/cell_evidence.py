@@ -15,7 +15,7 @@ from jobs.run.attempt_files import (
     last_write,
     lines_from_the_end,
     may_still_run,
-    read_process,
+    read_header,
 )
 from jobs.run.run_state import Key, RunState
 from jobs.slurm.squeue_and_sacct import (
@@ -64,7 +64,7 @@ class Evidence:
     def _in_the_queue(self, job: QueuedJob) -> Job:
         """A job that was requeued runs again what is not valid, in the order of its block."""
         number = self.state.number_in[job.array, self.key]
-        task, keys = job.task(number), self.state.cells_of[job.array, number]
+        task, keys = f"{job.job_id}_{number}", self.state.cells_of[job.array, number]
         attempts = {key: self._attempt_by(task, key) for key in keys}
         mine = attempts[self.key]
         if mine is not None and mine.valid:
@@ -117,7 +117,7 @@ class Evidence:
         newest = self.newest
         if newest is None or self.word:
             return False
-        if self.cause is not None and read_process(newest.paths) is None:
+        if self.cause is not None and not read_header(newest.paths):
             return False
         return may_still_run(newest, slurm_answers=self.queue.answered)
 
@@ -139,7 +139,7 @@ class Evidence:
         """Slurm's name of the newest task of this cell that is known: submitted, or by hand."""
         submission = None if self.is_local else self.submission
         found = [
-            known.task(self.state.number_in[known.array, self.key])
+            f"{known.job_id}_{self.state.number_in[known.array, self.key]}"
             for known in (self.queued, submission)
             if known is not None
         ]
@@ -150,7 +150,8 @@ class Evidence:
     @cached_property
     def word(self) -> str:
         """What the accounting says of that task; empty where it says nothing."""
-        return self.queue.state_of(self.task)
+        found = self.queue.accounted.get(self.task or "")
+        return found.state if found else ""
 
     @cached_property
     def cause(self) -> str | None:

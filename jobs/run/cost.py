@@ -32,4 +32,4 @@ def run_cost(state: RunState) -> RunCost:
     listed = ask_sacct(jobs, patience_s=_PATIENCE_S, all_starts=True)
     tasks = [task for task in listed if task.elapsed_s]
     running = sum(not (task.has_ended or task.state in WAITING_STATES) for task in tasks)
-    return RunCost(sum(task.core_s for task in tasks), len(tasks), running)
+    return RunCost(sum(task.elapsed_s * task.cpus for task in tasks), len(tasks), running)

@@ -52,10 +52,6 @@ class SubmissionRecord:
     def is_of_this_host(self) -> bool:
         return self.host == socket.gethostname()
 
-    def task(self, number: int) -> str:
-        """Slurm's name of the array task with this number: 1234_5."""
-        return f"{self.job_id}_{number}"
-
     @property
     def process_is_alive(self) -> bool:
         """Whether the process of a local run still runs; False on any other machine.

@@ -63,10 +63,6 @@ class QueuedJob:
         """Indices of the cells, or numbers of the blocks."""
         return parse_indices(self.task_ids.partition("%")[0]) if self.task_ids else []
 
-    def task(self, number: int) -> str:
-        """Slurm's name of the array task with this number: 1234_5."""
-        return f"{self.job_id}_{number}"
-
 
 @dataclass(frozen=True)
 class AccountedTask:
@@ -78,10 +74,6 @@ class AccountedTask:
     """Slurm's word, such as TIMEOUT; OUT_OF_MEMORY if a step of the task has it."""
     elapsed_s: int = 0
     cpus: int = 0
-
-    @property
-    def core_s(self) -> int:
-        return self.elapsed_s * self.cpus
 
     @property
     def has_ended(self) -> bool:
@@ -102,11 +94,6 @@ class QueueAnswer:
     @property
     def answered(self) -> bool:
         return self.error is None
-
-    def state_of(self, task: str | None) -> str:
-        """Slurm's word for a task, such as TIMEOUT; empty where the accounting says nothing."""
-        found = self.accounted.get(task or "")
-        return found.state if found else ""
 
 
 def query_queue(
@@ -160,7 +147,7 @@ def _ask_slurm(users: list[str], jobs: Mapping[str, str | None]) -> QueueAnswer:
     for job in listed:
         # Slurm lists a job for some minutes after its end, and the accounting may not have it yet.
         if job.state in ENDED_STATES and jobs.get(job.job_id, "") in (None, job.array):
-            for task in map(job.task, job.numbers()):
+            for task in (f"{job.job_id}_{number}" for number in job.numbers()):
                 if task not in accounted or not accounted[task].has_ended:
                     accounted[task] = AccountedTask(task, job.state)
     queued = tuple(job for job in listed if job.state not in ENDED_STATES)

@@ -126,8 +126,8 @@ def test_tasks_that_sacct_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = "\n".join("\x1f".join(row) for row in rows)
     monkeypatch.setattr(squeue_and_sacct, "ask", lambda *_, **__: printed)
     found = squeue_and_sacct.ask_sacct({"12": "a", "13": None, "14": "other"})
-    assert [(task.task, task.state, task.core_s) for task in found] == [
-        *(("12_4", "CANCELLED", 0), ("12_5", "CANCELLED", 0), ("13_0", "OUT_OF_MEMORY", 10)),
+    assert [(task.task, task.state, task.elapsed_s) for task in found] == [
+        *(("12_4", "CANCELLED", 0), ("12_5", "CANCELLED", 0), ("13_0", "OUT_OF_MEMORY", 5)),
     ]
 
 
