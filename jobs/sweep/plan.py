@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import expand_user
+from gnnhpc.core.settings import build_strictly, expand_user
 from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.yaml_file import read_mapping, read_text
 from jobs.sweep.expand import expand
 from jobs.sweep.overrides import FLAG, apply_overrides
-from jobs.sweep.sweep import Sweep, read_sweep
+from jobs.sweep.sweep import Sweep
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
 """Folder of the sweeps that a bare name finds: `submit quickstart`."""
@@ -79,10 +79,10 @@ def plan(
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
-    sweep = read_sweep(raw, source)
+    sweep = build_strictly(Sweep, raw, source)
     if overrides:
         # The spec itself is correct, so that what is wrong now is an override.
-        sweep = read_sweep(apply_overrides(raw, overrides), FLAG)
+        sweep = build_strictly(Sweep, apply_overrides(raw, overrides), FLAG)
     experiments = expand(sweep, source, base)
     where = _data_root(root, sweep, base, source)
     if check:

@@ -14,13 +14,12 @@ grids:                    each overrides the defaults; lists are multiplied
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, create_model
 from pydantic.json_schema import WithJsonSchema
 
-from gnnhpc.core.settings import Positive, Strict, build_strictly
+from gnnhpc.core.settings import Positive, Strict
 from gnnhpc.experiment.experiment import Experiment
 
 AXES = {
@@ -110,11 +109,3 @@ class Sweep(Strict):
     grids: Annotated[list[Grid], Field(min_length=1)]
     """Each grid is the product of its lists of values, such as
     `{models: [gat], data: [cora], layouts: [seq, pp2]}`."""
-
-
-def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
-    """The checked content of a spec.
-
-    Raises InputError for an unknown key, and for the first value that does not fit.
-    """
-    return build_strictly(Sweep, raw, where)
