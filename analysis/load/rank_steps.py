@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.load.read_records import STEP_COLUMNS
 
+_STEP = ["cell", "phase", "step"]
 _NO_METRICS = STEP_COLUMNS | {"cell", "rank", "stage", "replica", "host", "waited_s", "step_s"}
-_OF_THE_SLOWEST = (
-    *("cpu_s", "data_s", "sample_s", "gather_s", "recompute_s", "peak_rss_mib", "peak_device_mib"),
-)
-"""Columns of which a step has the largest value of its ranks."""
+_OF_THE_SLOWEST = [
+    *("wall_s", "step_s", "cpu_s", "data_s", "sample_s", "gather_s", "recompute_s"),
+    *("peak_rss_mib", "peak_device_mib", "loss"),
+]
+"""Columns of which a step has the largest value of its ranks, as it has of metrics."""
 
 
 def rank_steps(placed: pd.DataFrame) -> pd.DataFrame:
@@ -23,7 +24,7 @@ def rank_steps(placed: pd.DataFrame) -> pd.DataFrame:
     `step_s` is from barrier to barrier, with the wait for a sampled mini-batch before the first.
     `waited_s` is `wait_s`, and 0 for a cell of one rank, which waits for no other.
     """
-    ranks = placed.sort_values(["cell", "phase", "step", "rank"], ignore_index=True)
+    ranks = placed.sort_values([*_STEP, "rank"], ignore_index=True)
     several = ranks["rank"].groupby(ranks["cell"], observed=True).transform("max") > 0
     ranks["waited_s"] = ranks["wait_s"].where(several, 0.0)
     sampled = ranks["sampled_edges"].notna()
@@ -32,43 +33,33 @@ def rank_steps(placed: pd.DataFrame) -> pd.DataFrame:
 
 
 def steps_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
-    """One row a mini-batch that all ranks recorded; `ranks` is sorted as `rank_steps` sorts it."""
-    cell, phase = ranks["cell"].cat.codes.to_numpy(), ranks["phase"].cat.codes.to_numpy()
-    step = ranks["step"].to_numpy()
-    first = np.ones(len(ranks), bool)
-    first[1:] = (np.diff(cell) != 0) | (np.diff(phase) != 0) | (np.diff(step) != 0)
-    starts = np.flatnonzero(first)
-    steps = ranks.iloc[starts].reset_index(drop=True)
-    steps = steps[["cell", "phase", "step", "epoch", "warmup", "profiled"]].copy()
-
-    def over(values: Any, how: np.ufunc) -> NDArray[Any]:
-        array = np.asarray(values)
-        return how.reduceat(array, starts) if starts.size else array[:0]
-
-    recorded = np.diff(np.append(starts, len(ranks)))
-    for name in ("wall_s", "step_s"):
-        steps[name] = over(ranks[name], np.maximum)
-    # All stages of a replica have the same samples, so that the first stage's are counted.
-    first_stage = ranks["stage"].to_numpy() == 0
-    for name in ("samples", "sampled_edges"):
-        steps[name] = over(np.where(first_stage, ranks[name].to_numpy(), 0), np.add)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        steps["bubble"] = over(ranks["waited_s"], np.add) / over(ranks["step_s"], np.add)
-    # Averages over ranks, so that these seconds and those of sampling add up to the step.
+    """One row a mini-batch that all ranks recorded, `world` of each cell, in their order."""
     passes = ranks["forward_s"] + ranks["backward_s"]
-    for name, seconds in (
-        ("forwards_s", ranks["forward_s"]),
-        ("passes_s", passes),
-        ("weights_s", ranks["weights_s"]),
-        ("compute_s", passes + ranks["optimizer_s"]),
-        ("allreduce_s", ranks["allreduce_s"]),
-        ("outside_s", ranks["wait_s"]),
-    ):
-        steps[name] = over(seconds, np.add) / recorded
-    for name in _OF_THE_SLOWEST:
-        steps[name] = over(ranks[name], np.fmax)
+    parts = {
+        "forwards_s": ranks["forward_s"],
+        "passes_s": passes,
+        "weights_s": ranks["weights_s"],
+        "compute_s": passes + ranks["optimizer_s"],
+        "allreduce_s": ranks["allreduce_s"],
+        "outside_s": ranks["wait_s"],
+    }
     metrics = [name for name in ranks.columns if name not in _NO_METRICS]
-    for name in ("loss", *metrics):
-        steps[name] = over(ranks[name], np.fmax)
-    whole = recorded == world[steps["cell"].cat.codes.to_numpy()]
-    return steps if whole.all() else steps[whole].reset_index(drop=True)
+    grouped = ranks.assign(**parts).groupby(_STEP, observed=True)
+    # All stages of a replica have the same samples, so that the first stage's are counted.
+    first = ranks[ranks["stage"] == 0].groupby(_STEP, observed=True)[["samples", "sampled_edges"]]
+    rank_seconds = grouped[["waited_s", "step_s"]].sum(min_count=1)
+    steps = pd.concat(
+        [
+            grouped[["epoch", "warmup", "profiled"]].first(),
+            grouped[[*_OF_THE_SLOWEST, *metrics]].max(),
+            first.sum(min_count=1),
+            (rank_seconds["waited_s"] / rank_seconds["step_s"]).rename("bubble"),
+            # Averages over ranks, so that these seconds and those of sampling add up to the step.
+            grouped[list(parts)].mean(),
+        ],
+        axis=1,
+    )
+    recorded = grouped.size().to_numpy()
+    found: pd.DataFrame = steps.reset_index()
+    found = found[recorded == world[found["cell"].cat.codes]]
+    return found.reset_index(drop=True)
