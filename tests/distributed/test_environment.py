@@ -9,11 +9,9 @@ import socket
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import (
     SITE_VARIABLE,
     Environment,
-    check_world_size,
     first_node,
     read_environment,
 )
@@ -102,16 +100,6 @@ def test_threads_come_from_our_variable_then_slurms_then_a_share_of_the_cpus() -
     assert read_environment(SRUN | {"GNNHPC_THREADS": "3"}).cpus == 3
     assert read_environment(TORCHRUN).cpus == max(1, allowed // 2)
     assert read_environment(TORCHRUN | {"LOCAL_WORLD_SIZE": "999"}).cpus == 1
-
-
-def test_a_wrong_world_size_says_how_to_start() -> None:
-    check_world_size(read_environment(TORCHRUN), Layout.parse("dp2-pp2"))
-    with pytest.raises(InputError) as refused:
-        check_world_size(read_environment(TORCHRUN), Layout.parse("pp2"))
-    assert str(refused.value) == (
-        "environment: world size under torchrun: found 4; allowed: 2, one rank for each of pp2; "
-        "start it with srun -n 2 or torchrun --nproc-per-node 2"
-    )
 
 
 @pytest.mark.parametrize(

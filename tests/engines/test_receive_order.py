@@ -27,27 +27,8 @@ def plans(draw: st.DrawFn) -> Plan:
     return schedule, stages, draw(st.integers(1, 9)), 2 if schedule == "zbv" else 1
 
 
-def needs_of(plan: Plan) -> Needs:
-    schedule, stages, microbatches, parts = plan
-    return {
-        (stage, action): count
-        for stage in range(stages)
-        for action, count in done_before_posting(
-            schedule, stage, stages, microbatches, virtual_stages=parts
-        ).items()
-    }
-
-
-def orders_of(plan: Plan) -> list[list[Action]]:
-    schedule, stages, microbatches, parts = plan
-    return [
-        stage_order(schedule, s, stages, microbatches, virtual_stages=parts) for s in range(stages)
-    ]
-
-
-def ends(plan: Plan, needs: Needs) -> bool:
+def ends(plan: Plan, orders: list[list[Action]], needs: Needs) -> bool:
     """Whether every stage comes to the end of its order."""
-    orders = orders_of(plan)
     schedule, stages, _, parts = plan
     done: list[int] = [0] * stages
     sent: set[tuple[int, Action]] = set()
@@ -67,17 +48,17 @@ def ends(plan: Plan, needs: Needs) -> bool:
 
 
 @given(plans())
-def test_no_stage_waits_for_ever(plan: Plan) -> None:
-    assert ends(plan, needs_of(plan))
-    assert not ends(plan, dict.fromkeys(needs_of(plan), 0)), "where all are posted at once"
-
-
-@given(plans())
-def test_every_input_from_another_stage_is_received_before_it_is_used(plan: Plan) -> None:
-    schedule, stages, _, parts = plan
-    for stage, order in enumerate(orders_of(plan)):
-        needs = {action: n for (at, action), n in needs_of(plan).items() if at == stage}
+def test_every_input_is_received_before_it_is_used_and_no_stage_waits_for_ever(plan: Plan) -> None:
+    schedule, stages, microbatches, parts = plan
+    orders, needs = [], {}
+    for stage in range(stages):
+        place = schedule, stage, stages, microbatches
+        order = stage_order(*place, virtual_stages=parts)
+        mine = done_before_posting(*place, virtual_stages=parts)
         sources = {a: input_from(schedule, stage, stages, parts, a) for a in order}
-        received = {a for a, source in sources.items() if source and source[0] != stage}
-        assert set(needs) == received
-        assert all(count <= order.index(action) for action, count in needs.items())
+        assert set(mine) == {a for a, source in sources.items() if source and source[0] != stage}
+        assert all(count <= order.index(action) for action, count in mine.items())
+        orders.append(order)
+        needs |= {(stage, action): count for action, count in mine.items()}
+    assert ends(plan, orders, needs)
+    assert not ends(plan, orders, dict.fromkeys(needs, 0)), "where all are posted at once"

@@ -29,7 +29,8 @@ MISTAKES = {
     "run --model vig --set a={": "--set a:1: found unreadable YAML (expected the node content",
     "run --model vig --set layout.x=3": "--set: layout.x: found layout is no mapping; allowed: ",
     "run --model gat --data cora": "data cora: data root: found none; allowed: a folder by --",
-    "run --model vig --layout pp2": "environment: world size under alone: found 1; allowed: 2",
+    "run --model vig --layout pp2": "environment: world size under alone: found 1; allowed: 2, one "
+    "rank for each of pp2; start it with srun -n 2 or torchrun --nproc-per-node 2",
 }
 
 
