@@ -148,24 +148,19 @@ def compare(
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
     from analysis.render.formats import print_frame
-    from analysis.report.compare_page import (
-        comparison_frame,
-        comparison_lines,
-        result_lines,
-        write_comparison,
-    )
+    from analysis.report.compare_page import comparison_lines, result_lines, write_comparison
     from analysis.summary.compare_runs import compare_runs
 
     found = compare_runs(run_a, run_b, tolerance, of)
     for line in comparison_lines(found):
         print(line)
-    print_frame(comparison_frame(found.steps, found).drop(columns="what"))
+    print_frame(found.steps.drop(columns=["what", "slower"]))
     for line in result_lines(found):
         print(line)
     if out is not None:
         write_comparison(found, out)
         print(f"tables: {out}")
-    return EXIT_FAILED if found.slower_steps or found.slower_groups else EXIT_DONE
+    return EXIT_FAILED if found.slower else EXIT_DONE
 
 
 @app.command(epilog="Examples:\n\ngnnhpc check runs/raffi\n\ngnnhpc check runs/raffi --repeats 5")

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.load.cell_flags import count_flags
 from analysis.load.comparable import differences
 from analysis.render.document import Table
 from analysis.render.formats import atomic_output_folder, write_table
 from analysis.statistics.intervals import CONFIDENCE
-from analysis.summary.compare_runs import SOURCES, Compared, Comparison, Match
+from analysis.summary.compare_runs import SOURCES, Comparison, Match
 
 _NOTES = (
     "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
@@ -71,51 +69,25 @@ def _machines(found: Comparison, train: Sequence[Match]) -> Iterator[str]:
 
 def result_lines(found: Comparison) -> Iterator[str]:
     """The groups of layers that became slower, and the verdict, which decides the exit status."""
-    slower: dict[str, list[str]] = {}
-    for row in found.slower_groups:
-        ratio = row.slower_by(found.tolerance) or row.ratio
-        relative = "" if ratio is row.ratio else " relative to the other layers of the step"
-        words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}){relative}"
-        slower.setdefault(row.match.name, []).append(words)
-    for name, groups in slower.items():
-        yield f"layer groups slower in {name}: {', '.join(groups)}"
-    compared = sum(row.ratio.low is not None for row in found.steps)
+    slower = found.groups[found.groups["slower"] != ""].groupby("cell", sort=False)
+    for name, groups in slower:
+        yield f"layer groups slower in {name}: {', '.join(groups['what'] + ' ' + groups['slower'])}"
+    compared = found.steps["low"].count()
     if not compared:
-        yield f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
+        yield f"no verdict: {'; '.join(found.steps['verdict'].unique())}"
         return
     without = len(found.steps) - compared
     rest = f"; {without} without an interval" if without else ""
-    parts = [f"{len(found.slower_steps)} step times"] if found.slower_steps else []
-    parts += [f"layer groups of {len(slower)} configurations"] if slower else []
+    slower_steps = (found.steps["slower"] != "").sum()
+    parts = [f"{slower_steps} step times"] if slower_steps else []
+    parts += [f"layer groups of {slower.ngroups} configurations"] if slower.ngroups else []
     verdict = f"SLOWER: {' and '.join(parts)}" if parts else "nothing shown to be slower"
     yield f"{verdict} ({compared} compared, tolerance {found.tolerance:.1%}{rest})"
 
 
-def comparison_frame(rows: Sequence[Compared], found: Comparison) -> pd.DataFrame:
-    """One row a comparison: seconds in A and in B, the ratios, their intervals and the verdict."""
-    return pd.DataFrame(
-        {
-            "cell": row.match.name,
-            "phase": row.match.phase,
-            "what": row.what,
-            "runs": f"{len(row.a.runs)}, {len(row.b.runs)}",
-            # Means over runs of their means or medians.
-            "a_s": getattr(row.a, found.of).value,
-            "b_s": getattr(row.b, found.of).value,
-            "b_over_a": row.ratio.value,
-            "low": row.ratio.low,
-            "high": row.ratio.high,
-            "from": row.ratio.basis if row.ratio.low is not None else "",
-            "verdict": row.verdict(found.tolerance),
-            **(row.relative.columns("relative") if row.relative else {}),
-        }
-        for row in rows
-    )
-
-
 def write_comparison(found: Comparison, out: Path) -> None:
     """Write tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
-    steps, groups = (comparison_frame(rows, found) for rows in (found.steps, found.groups))
+    steps, groups = (frame.drop(columns="slower") for frame in (found.steps, found.groups))
     tables = (
         Table("compare_steps", "Seconds a step in run A and run B", steps, _NOTES[:1]),
         Table("compare_groups", "Seconds of groups of layers a training step", groups, _NOTES),

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -74,76 +75,28 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Seconds of one thing in both runs, with the ratio of B over A.
-
-    Ratios have no bounds where runs are too few.
-    """
-
-    match: Match
-    what: str
-    """`step`, or the name of a group of layers."""
-    a: Sample
-    b: Sample
-    ratio: Interval
-    relative: Interval | None = None
-    """The ratio of a group's seconds over those of the other groups of the same step; None where
-    there are no others."""
-    others: Interval | None = None
-    """The ratio of the other groups' seconds."""
-
-    def slower_by(self, tolerance: float) -> Interval | None:
-        """The ratio that shows B slower than is tolerated: of seconds, or of relative seconds.
-
-        Relative seconds count only where the group's seconds are larger too, and the others' are
-        not shown to be smaller.
-        """
-        if exceeds(self.ratio, 1.0 + tolerance):
-            return self.ratio
-        if self.relative is None or self.others is None or self.ratio.value <= 1.0:
-            return None
-        others_are_faster = self.others.high is not None and self.others.high < 1.0
-        shown = exceeds(self.relative, 1.0 + tolerance) and not others_are_faster
-        return self.relative if shown else None
-
-    def verdict(self, tolerance: float) -> str:
-        """The verdict in words; with one run a side, the reason why there is none."""
-        if shown := self.slower_by(tolerance):
-            relatively = " relative to the other layers of the same steps"
-            return "slower" + relatively * (shown is self.relative)
-        if self.ratio.high is None:
-            return self.ratio.basis
-        if not self.ratio.excludes(1.0):
-            return f"no difference shown{repeats_in_words(self.ratio)}"
-        faster = self.ratio.high < 1.0
-        return "faster" if faster else "slower, not shown to be beyond the tolerance"
-
-
-@dataclass(frozen=True)
 class Comparison:
     """What comparing run B with run A found."""
 
     a: RunData
     b: RunData
     tolerance: float
-    of: str
-    """mean or median, of each run's steps."""
     matches: list[Match]
     """The configurations and phases that both runs measured."""
     only_in_one: list[str]
     """What only one of the runs has or counts, a line each."""
-    steps: list[Compared]
-    groups: list[Compared]
+    steps: pd.DataFrame
+    """A row a match: seconds in A and in B, their ratio with its bounds where runs are enough, and
+    the verdict. `slower` is the ratio that shows B slower than is tolerated, in words; or empty."""
+    groups: pd.DataFrame
+    """The same of each match and group of layers, with the ratio of the group's seconds over those
+    of the other groups of the same step."""
     losses: dict[str, str]
     """Cell id that both runs trained -> why it learns something else in B; empty for the same."""
 
     @property
-    def slower_steps(self) -> list[Compared]:
-        return [row for row in self.steps if row.slower_by(self.tolerance)]
-
-    @property
-    def slower_groups(self) -> list[Compared]:
-        return [row for row in self.groups if row.slower_by(self.tolerance)]
+    def slower(self) -> bool:
+        return any((frame["slower"] != "").any() for frame in (self.steps, self.groups))
 
 
 def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Comparison:
@@ -158,15 +111,18 @@ def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Compa
         raise InputError("--of", None, repr(of), "mean or median")
     a, b = load_run(root_a), load_run(root_b)
     matches, only_in_one = _match(a, b)
-    steps = []
+    rows = []
     for match in matches:
-        mine, theirs = match.samples(match.a.step_times, match.b.step_times)
-        ratio = _ratio(mine, theirs, of, len(matches))
-        steps.append(Compared(match, "step", mine, theirs, ratio))
-    groups = _compare_groups([one for one in matches if one.phase == "train"], a, b, of)
+        seconds = match.samples(match.a.step_times, match.b.step_times)
+        ratio = _ratio(seconds, of, len(matches))
+        rows.append(_row(match, "step", seconds, of, tolerance, ratio))
+    steps = pd.DataFrame(rows)
+    trained = [one for one in matches if one.phase == "train"]
+    of_groups = list(_rows_of_groups(trained, a, b, of, tolerance))
+    groups = pd.DataFrame(of_groups) if of_groups else steps.head(0)
     before, after = (valid_trajectories(run.ranks, run.cells) for run in (a, b))
     causes = {cell: divergence(before[cell], after[cell]) for cell in before if cell in after}
-    return Comparison(a, b, tolerance, of, matches, only_in_one, steps, groups, causes)
+    return Comparison(a, b, tolerance, matches, only_in_one, steps, groups, causes)
 
 
 def _match(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
@@ -220,43 +176,94 @@ def _names(rows: Sequence[Configuration]) -> dict[Settings, str]:
     return names
 
 
-def _ratio(a: Sample, b: Sample, of: str, among: int) -> Interval:
+def _ratio(samples: tuple[Sample, Sample], of: str, among: int) -> Interval:
     """B over A, with an interval that holds together with those of all `among` ratios."""
+    a, b = samples
     confidence = 1.0 - (1.0 - CONFIDENCE) / among
     return b.over(a, of=of, confidence=confidence, by_ranks=True)
 
 
-def _compare_groups(matches: Sequence[Match], a: RunData, b: RunData, of: str) -> list[Compared]:
-    """Each group of layers that every cell of both configurations recorded."""
+def _row(
+    match: Match,
+    what: str,
+    seconds: tuple[Sample, Sample],
+    of: str,
+    tolerance: float,
+    ratio: Interval,
+    relative: Interval | None = None,
+    others: Interval | None = None,
+) -> dict[str, Any]:
+    """A row of `Comparison.steps` or `groups`; seconds are averages over runs."""
+    a_s, b_s = (getattr(one, of).value for one in seconds)
+    verdict, slower = _verdict(tolerance, ratio, relative, others)
+    return {
+        "cell": match.name,
+        "phase": match.phase,
+        "what": what,
+        "runs": ", ".join(str(len(one.runs)) for one in seconds),
+        "a_s": a_s,
+        "b_s": b_s,
+        "b_over_a": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        "from": ratio.basis if ratio.low is not None else "",
+        "verdict": verdict,
+        "slower": slower,
+        **(relative.columns("relative") if relative else {}),
+    }
+
+
+def _rows_of_groups(
+    matches: Sequence[Match], a: RunData, b: RunData, of: str, tolerance: float
+) -> Iterator[dict[str, Any]]:
+    """A row for each group of layers that every cell of both configurations recorded."""
     recorded = [_group_seconds(run) for run in (a, b)]
     found = []
     for match in matches:
         sides = [_of_runs(*both) for both in zip(match.sides, recorded, strict=True)]
         common = sorted(set.intersection(*(set(run.columns) for side in sides for run in side)))
-        sides = [[run[common] for run in side] for side in sides]
-        found += [(match, sides, group) for group in common]
+        found += [(match, [[run[common] for run in side] for side in sides], g) for g in common]
     # The intervals of seconds and of relative seconds hold together.
-    return [_compare_group(*each, of, 2 * len(found)) for each in found]
+    among = 2 * len(found)
+    for match, sides, group in found:
+        seconds = match.samples(*([run[group] for run in side] for side in sides))
+        ratios = [_ratio(seconds, of, among)]
+        if len(sides[0][0].columns) > 1:
+            rest = [[run.sum(axis=1) - run[group] for run in side] for side in sides]
+            shares = (
+                [run[group] / other for run, other in zip(*both, strict=True)]
+                for both in zip(sides, rest, strict=True)
+            )
+            # By medians, as one slow moment falls upon one group.
+            ratios.append(_ratio(match.samples(*shares), "median", among))
+            ratios.append(_ratio(match.samples(*rest), of, among))
+        yield _row(match, group, seconds, of, tolerance, *ratios)
 
 
-def _compare_group(
-    match: Match, sides: Sequence[Sequence[pd.DataFrame]], group: str, of: str, among: int
-) -> Compared:
-    """Relative seconds are compared by medians, as one slow moment falls upon one group."""
-    seconds = match.samples(*([run[group] for run in side] for side in sides))
-    row = Compared(match, group, *seconds, _ratio(*seconds, of, among))
-    if len(sides[0][0].columns) == 1:
-        return row
-    rest = [[run.sum(axis=1) - run[group] for run in side] for side in sides]
-    shares = (
-        [run[group] / other for run, other in zip(*both, strict=True)]
-        for both in zip(sides, rest, strict=True)
-    )
-    return replace(
-        row,
-        relative=_ratio(*match.samples(*shares), "median", among),
-        others=_ratio(*match.samples(*rest), of, among),
-    )
+def _verdict(
+    tolerance: float, ratio: Interval, relative: Interval | None, others: Interval | None
+) -> tuple[str, str]:
+    """The verdict, and the ratio that shows B slower than is tolerated, both in words.
+
+    With one run a side, the verdict is why there is none. Relative seconds count only where the
+    group's seconds are larger too, and those of the `others` are not shown to be smaller.
+    """
+    if exceeds(ratio, 1.0 + tolerance):
+        return "slower", _span(ratio)
+    faster_others = others is not None and others.high is not None and others.high < 1.0
+    if relative and ratio.value > 1.0 and exceeds(relative, 1.0 + tolerance) and not faster_others:
+        words = " relative to the other layers of the step"
+        return f"slower{words}", _span(relative) + words
+    if ratio.high is None:
+        return ratio.basis, ""
+    if not ratio.excludes(1.0):
+        return f"no difference shown{repeats_in_words(ratio)}", ""
+    faster = ratio.high < 1.0
+    return "faster" if faster else "slower, not shown to be beyond the tolerance", ""
+
+
+def _span(ratio: Interval) -> str:
+    return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
 def _group_seconds(run: RunData) -> pd.DataFrame:
