@@ -28,21 +28,15 @@ class Strict(BaseModel):
     )
 
 
-MOST_WHOLE = 2**63 - 1
-"""The largest integer of arrays, tables and C."""
-MOST_STEPS = 2**31 - 1
-"""More steps than any run takes."""
-MOST_SEED = 2**64 - 1
-"""torch's generators take no larger seed, and the sampler's key has 64 bits."""
-MOST_LAYERS = 2_000
-"""The most layers of a model; balancing takes a time that grows with their square."""
-
 # YAML's `yes` must not count as 1.
-Whole = Annotated[int, Field(strict=True, le=MOST_WHOLE)]
+Whole = Annotated[int, Field(strict=True, le=2**63 - 1)]
+"""At most the largest integer of arrays, tables and C."""
 Positive = Annotated[Whole, Field(ge=1)]
-Steps = Annotated[Whole, Field(le=MOST_STEPS)]
-Seed = Annotated[int, Field(strict=True, ge=0, le=MOST_SEED)]
-Layers = Annotated[Whole, Field(le=MOST_LAYERS)]
+Steps = Annotated[Whole, Field(le=2**31 - 1)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**64 - 1)]
+"""torch's generators take no larger seed, and the sampler's key has 64 bits."""
+Layers = Annotated[Whole, Field(le=2_000)]
+"""Layers of a model; balancing takes a time that grows with their square."""
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -164,9 +158,11 @@ def _last_key(location: tuple[int | str, ...], known: Any) -> tuple[str, Collect
     """The key where `location` ends in settings of class `known`, and those that may be there."""
     *parents, last = location
     for part in parents:
-        fields = getattr(known, "model_fields", {})
-        # The values of a list or mapping are of its last type.
-        known = fields[part].annotation if part in fields else (get_args(known) or (None,))[-1]
+        field = getattr(known, "model_fields", {}).get(part)
+        if field is not None:
+            # A list or a mapping has settings in it, and others may be missing.
+            kinds = [*get_args(field.annotation), field.annotation]
+            known = next(filter(lambda kind: hasattr(kind, "model_fields"), kinds), None)
     return str(last), getattr(known, "model_fields", {})
 
 

@@ -54,10 +54,6 @@ class Signals:
                         self._on_timeout(signal.Signals(number).name)
                     return
 
-    def stop_requested(self) -> bool:
-        """Whether any signal has come."""
-        return self.received is not None
-
     def close(self) -> None:
         """End the thread and restore the handlers from before."""
         self._finished.set()

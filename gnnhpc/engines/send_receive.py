@@ -89,31 +89,17 @@ class Receiver:
             self._post()
 
 
-class Handover:
+class Handover(deque[Tensor]):
     """Both ends of a transfer within one stage: what is sent is taken in the same order, as it is.
 
-    Has the methods of both a `Receiver` and a `Sender`.
+    The stage does one action after the other, so what is taken has been sent.
     """
 
-    def __init__(self) -> None:
-        self._sent: deque[Tensor] = deque()
-
-    def expect(self, count: int, rows: Sequence[int] | None = None) -> None:
-        """Begin a step in which `count` tensors are handed over."""
-        self._sent.clear()
-
-    def send(self, tensor: Tensor) -> None:
-        self._sent.append(tensor)
-
-    def take(self) -> Tensor:
-        """The next tensor, which has been sent: the stage does one action after the other."""
-        return self._sent.popleft()
+    send = deque.append
+    take = deque.popleft
 
     def release(self, taken: Tensor) -> None:
         """Nothing: it lies in no buffer."""
-
-    def flush(self) -> None:
-        """Nothing: what is sent has arrived."""
 
 
 class Sender:

@@ -210,9 +210,12 @@ def _compile(
     experiment: Experiment, specs: Sequence[LayerSpec], index: int, module: nn.Module
 ) -> None:
     """Let torch compile a layer where the experiment asks for it."""
-    mode, dynamic = experiment.compile, experiment.microbatches_vary
+    mode = experiment.compile
     if mode == "off":
         return
+    # Micro-batches that differ in their numbers of rows or edges.
+    in_chunks = experiment.kind == "graph" and experiment.microbatches > 1
+    dynamic = experiment.epochs_end_unevenly or in_chunks
     if isinstance(experiment.model, CustomModel):
         hop = row_changes(specs[:index]) if specs[index].rows == "hop" else None
         compile_custom_layer(module, mode, dynamic=dynamic, hop=hop)

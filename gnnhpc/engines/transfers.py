@@ -144,14 +144,14 @@ class StageTransfers:
             self.part.stage.row_changes,
             strict=True,
         ):
-            if receiver is not None:
+            if isinstance(receiver, Receiver):
                 chunks = [] if self.plan.fixed_rows else [batch.microbatches[m] for m in order]
                 rows = [each.context.chunk.rows[changes] for each in chunks]
                 receiver.expect(count, rows or None)
 
     def flush(self) -> None:
         for sender in (self.activations_out, self.gradients_out):
-            if sender is not None:
+            if isinstance(sender, Sender):
                 sender.flush()
 
 

@@ -202,11 +202,6 @@ class ExperimentSettings(Strict):
         return self.sampling is not None or self.data.facts().kind == "graphs"
 
     @property
-    def microbatches_vary(self) -> bool:
-        """Whether micro-batches differ in their numbers of rows or edges."""
-        return self.epochs_end_unevenly or (self.kind == "graph" and self.microbatches > 1)
-
-    @property
     def evaluates_sampled(self) -> bool:
-        """Whether evaluations take drawn neighbours, not all."""
+        """Whether evaluations sample neighbours, and do not take all."""
         return self.sampling is not None and self.sampling.evaluation == "sampled"

@@ -116,8 +116,3 @@ class Links(Strict):
                 "less than 1 together, the other links train"
             )
         return self
-
-    @property
-    def hits_name(self) -> str:
-        """The name of the metric."""
-        return f"hits@{self.hits}"

@@ -67,7 +67,11 @@ def set_up(
     """
     layer_specs = layer_specs or outline(experiment)
     timer = StepTimer(mesh.device)
-    task = build_task(experiment)
+    # Classification, unless the experiment asks for link prediction.
+    splits, outputs = experiment.kind != "images", experiment.model.loaded.outputs
+    task = (
+        LinkPrediction(experiment.task.hits) if experiment.task else Classification(outputs, splits)
+    )
     loss = MeanLoss(task, mesh.layout.replicas)
     batches = batches or build_batches(BatchPlan(experiment, layer_specs, mesh, root))
     planned = planned or _planned_cut(experiment, layer_specs, mesh, batches, loss)
@@ -192,14 +196,6 @@ def _planned_cut(
         costs = measure_layers(experiment, layer_specs, batches.example(), loss, mesh.device)
     costs = mesh.gather_objects(costs)[0]
     return cut(experiment, layer_specs, [c for c, _ in costs], [t for _, t in costs])
-
-
-def build_task(experiment: Experiment) -> Task:
-    """Link prediction where the experiment asks for it; else classification."""
-    if experiment.task is not None:
-        return LinkPrediction(experiment.task.hits)
-    outputs = experiment.model.loaded.outputs
-    return Classification(outputs, splits=experiment.data.facts().kind != "images")
 
 
 def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimizer | None:

@@ -147,7 +147,7 @@ class TrainingRun:
                 progress_listener(experiment, self.mesh, attempt.known_paths.log(0).name),
                 *self.validation.listeners,
             ],
-            stop_requested=signals.stop_requested,
+            stop_requested=lambda: signals.received is not None,
             after_step=save_where_asked,
             test_steps_done=attempt.resumed.test_steps_done if attempt.resumed else 0,
         )

@@ -59,6 +59,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (gat(model={"name": "gcn", "pooling": "sum"}), "model.pooling: found 'sum'; allowed: none"),
     # Sampling and links.
     (SAMPLED | {"sampling": {}}, "sampling.fanouts: found nothing; allowed: a value, this"),
+    (drawn(fanout=[4]), "sampling.fanout: found an unknown key (is fanouts meant?); allowed: eval"),
     (drawn(fanouts=[4, 0]), "sampling.fanouts.1: found 0; allowed: at least 1"),
     (drawn(fanouts=[4]), "sampling.fanouts: found [4]; allowed: 2 numbers, one for each layer"),
     (drawn(sampler="pyg", semantics="resample"), "sampling.semantics: found 'resample'; allowed:"),

@@ -171,7 +171,7 @@ def link_metrics(
             )
             ranks.append(np.stack(of_each, 1))
         auc, mrr, hits, loss = np.concatenate(ranks).mean(0).tolist()
-        found |= {f"{split}_auc": auc, f"{split}_mrr": mrr, f"{split}_{task.hits_name}": hits}
+        found |= {f"{split}_auc": auc, f"{split}_mrr": mrr, f"{split}_hits@{task.hits}": hits}
         if split == phase:
             found["loss"] = loss
     return found
