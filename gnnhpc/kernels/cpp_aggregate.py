@@ -82,8 +82,8 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     winner = torch.empty(out.shape, dtype=torch.int32)
     index = index_of(block.indptr, block.source)
     sizes = (block.rows_out, x.shape[1])
-    given = (block.indptr, block.source, *sizes, *columns(x))
-    call(KERNEL, "max_rows", *given, out, winner, dtype=x.dtype, index=index)
+    inputs = (block.indptr, block.source, *sizes, *columns(x))
+    call(KERNEL, "max_rows", *inputs, out, winner, dtype=x.dtype, index=index)
     return out, winner
 
 

@@ -152,8 +152,8 @@ def by_source(drawn: Drawn, memory: Memory = FRESH) -> tuple[Tensor, Tensor, Ten
     edges, index = len(drawn.source), index_of(drawn.indptr, drawn.source)
     indptr = memory.empty(drawn.rows_in + 1, index)
     order, target = memory.empty(edges, index), memory.empty(edges, index)
-    given = (drawn.indptr, drawn.source, len(drawn.indptr) - 1, drawn.rows_in)
-    call(KERNEL, "by_source", *given, indptr, order, target, index=index)
+    edges_by_target = (drawn.indptr, drawn.source, len(drawn.indptr) - 1, drawn.rows_in)
+    call(KERNEL, "by_source", *edges_by_target, indptr, order, target, index=index)
     return indptr, order, target
 
 

@@ -34,9 +34,6 @@ class TritonSampler(TorchSampler):
         self._marks = torch.zeros(self.count, dtype=torch.int8, device=indptr.device)
         """Nodes that a layer reaches for the first time; zero between layers."""
 
-    def another(self) -> TritonSampler:
-        return TritonSampler(self.indptr, self.columns)
-
     def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
         if layer.fanout > _MOST or len(self._left):
             return super().draw(layer, memory)

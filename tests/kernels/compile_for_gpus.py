@@ -95,10 +95,10 @@ def compile_vig() -> None:
     ffn = FusedFfn(512, batchnorm="micro", dtype=torch.float32)
     for layer in (grapher, ffn):
         _, _, (grid, weights, eps, _) = layer.call()
-        x, given = torch.rand(64, 3), (grid or (1, 64), weights)
+        x, settings = torch.rand(64, 3), (grid or (1, 64), weights)
         with torch.no_grad():
-            saved = triton_vig.forward(x, *given, None, eps).saved
-            triton_vig.backward(x, *given, saved, x, eps, wants_x=True)
+            saved = triton_vig.forward(x, *settings, None, eps).saved
+            triton_vig.backward(x, *settings, saved, x, eps, wants_x=True)
 
 
 def compile_layers(dtype: torch.dtype, index: torch.dtype) -> None:

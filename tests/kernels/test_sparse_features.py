@@ -44,11 +44,11 @@ def test_products_of_stored_rows_are_those_of_dense_ones(
     )
     dense = x * (torch.rand((rows, width), generator=draw) < share).to(x)
     with computed_by(code):
-        given = weight.clone().requires_grad_()
-        found = project(stored(dense), given)
+        parameter = weight.clone().requires_grad_()
+        found = project(stored(dense), parameter)
         found.backward(upstream)
     torch.testing.assert_close(found, dense @ weight.t())
-    torch.testing.assert_close(given.grad, upstream.t() @ dense)
+    torch.testing.assert_close(parameter.grad, upstream.t() @ dense)
 
 
 @needs_compiler

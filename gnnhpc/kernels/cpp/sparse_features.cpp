@@ -116,9 +116,9 @@ struct DenseRows {
     const Mask own = mask;
     each_vector<T>(features, [&](auto lanes, i64 i) {
       using V = Lanes<T, decltype(lanes)::value>;
-      const typename V::Real zero = {}, given = load_as<T, decltype(lanes)::value>(from + i);
+      const typename V::Real zero = {}, value = load_as<T, decltype(lanes)::value>(from + i);
       // Products, so that NaN and infinity do not vanish where they are dropped.
-      V::store(to + i, V::kept(own, first + static_cast<u32>(i)) ? given * scale : given * zero);
+      V::store(to + i, V::kept(own, first + static_cast<u32>(i)) ? value * scale : value * zero);
     });
   }
 };

@@ -83,9 +83,9 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         source, target = block.source[places], block.target[places]
         if not len(source):
             continue
-        given = x[source].masked_fill((source == target)[:, None], -torch.inf)
-        best = of_rows(given, starts(block.indptr, rows), "max")
-        is_best = (given == best[target - rows.start]) | given.isnan()
+        neighbours = x[source].masked_fill((source == target)[:, None], -torch.inf)
+        best = of_rows(neighbours, starts(block.indptr, rows), "max")
+        is_best = (neighbours == best[target - rows.start]) | neighbours.isnan()
         is_best &= (source != target)[:, None]
         # The first of several: the smallest place of those that hold the largest number.
         number = torch.arange(len(source), device=x.device)[:, None]

@@ -95,8 +95,8 @@ class _Attend(torch.autograd.Function):
             share = share.abs()
             mean = of_rows(share * d_share, first, "sum")
             d_score[places] = share.mul_(d_share.sub_(mean[row]))
-            given = (of_source[source], of_target[target], *shared)
-            _, of_targets, *of_vector = _gradients(given, d_score[places])
+            inputs = (of_source[source], of_target[target], *shared)
+            _, of_targets, *of_vector = _gradients(inputs, d_score[places])
             d_target[rows] = of_rows(of_targets, first, "sum")
             for total, part in zip(d_vector, of_vector, strict=True):
                 total.add_(part)
@@ -105,18 +105,18 @@ class _Attend(torch.autograd.Function):
         for rows, places in transpose.pieces(most):
             edge, target = transpose.edge[places], transpose.target[places]
             first = starts(transpose.indptr, rows)
-            given = (of_source[block.source[edge]], of_target[target], *shared)
-            of_sources, *_ = _gradients(given, d_score[edge])
+            inputs = (of_source[block.source[edge]], of_target[target], *shared)
+            of_sources, *_ = _gradients(inputs, d_score[edge])
             d_source[rows] = of_rows(of_sources, first, "sum")
             weight = _weights(softmax[edge], ctx.scale)
             d_values[rows] = of_rows(weight[..., None] * upstream[target], first, "sum")
         return d_values, d_source, d_target, d_vector[0] if shared else None, None, None
 
 
-def _gradients(given: tuple[Tensor, ...], d_score: Tensor) -> tuple[Tensor, ...]:
+def _gradients(inputs: tuple[Tensor, ...], d_score: Tensor) -> tuple[Tensor, ...]:
     """Gradients of what some edges' scores are computed from."""
     with torch.enable_grad():
-        leaves = [each.detach().requires_grad_() for each in given]
+        leaves = [each.detach().requires_grad_() for each in inputs]
         # Of a number: where torch is given a gradient it imports sympy, which takes half a second.
         return torch.autograd.grad((_scores(*leaves) * d_score).sum(), leaves)
 

@@ -7,6 +7,8 @@ mask.
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -32,9 +34,9 @@ class TorchSampler:
         """Node -> its local row; -1 where it has none."""
         self._left = self._left_key = indptr.new_empty(0)
 
-    def another(self) -> TorchSampler:
+    def another(self) -> Self:
         """One that draws the same, at the same time; the graph is shared."""
-        return TorchSampler(self.indptr, self.columns)
+        return type(self)(self.indptr, self.columns)
 
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
         """Like that of `Sampler`; these may be on the host."""

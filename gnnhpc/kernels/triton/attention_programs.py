@@ -159,20 +159,20 @@ def attention_backward_targets(
     row = tl.program_id(0).to(tl.int64)
     begin, end = ends(indptr, row)
     head, of_row, inside = layout(H, C, HEADS, CHANNELS)
-    given = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
+    of_output = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
     target, vector = of_target(of_targets, vectors, row, head, of_row, inside, H, C, V2)
     mean = mean_d_share(
-        *(h, given, softmax, source, begin, end, head, of_row, inside),
+        *(h, of_output, softmax, source, begin, end, head, of_row, inside),
         *(SCALE, H, C, HEADS, EDGES),
     )
-    together = tl.zeros([HEADS], given.dtype)
-    result = tl.zeros([HEADS, CHANNELS], given.dtype)
-    of_vector = tl.zeros([HEADS, CHANNELS], given.dtype)
+    together = tl.zeros([HEADS], of_output.dtype)
+    result = tl.zeros([HEADS, CHANNELS], of_output.dtype)
+    of_vector = tl.zeros([HEADS, CHANNELS], of_output.dtype)
     for at in range(begin, end, EDGES):
         place, there, origin = piece(source, at, end, head, H, EDGES)
         value = features(h, origin, there, of_row, inside, H, C)
         signed = by_head(softmax, place, there, head, H)
-        d_share = d_shares(value, given, signed, SCALE)
+        d_share = d_shares(value, of_output, signed, SCALE)
         found = tl.where(there, tl.abs(signed) * (d_share - mean[None, :]), 0.0)
         if V2:
             both = value + target[None, :, :]
@@ -235,15 +235,15 @@ def attention_backward_sources(
         signed = by_head(softmax, number, there, head, H)
         weight = weights(signed, signed, SCALE)
         goal = tl.load(target + place, mask=place < end, other=0).to(tl.int64)
-        given = features(upstream, goal, there, of_row, inside, H, C)
+        of_output = features(upstream, goal, there, of_row, inside, H, C)
         found = by_head(d_score, number, there, head, H)
         if V2:
             both = features(of_targets, goal, there, of_row, inside, H, C) + mine[None, :, :]
             fallen = tl.where(both > 0, vector[None, :, :], vector[None, :, :] * SLOPE)
-            result += tl.sum(weight[:, :, None] * given + found[:, :, None] * fallen, 0)
+            result += tl.sum(weight[:, :, None] * of_output + found[:, :, None] * fallen, 0)
         else:
             together += tl.sum(found, 0)
-            result += tl.sum(weight[:, :, None] * given, 0)
+            result += tl.sum(weight[:, :, None] * of_output, 0)
     if not V2:
         tl.store(d_source + row * H + head, together, mask=head < H)
         result += together[:, None] * vector

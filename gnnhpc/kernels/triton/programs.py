@@ -82,8 +82,8 @@ def sum_stored(
         where = entry if place is None else tl.load(place + entry, mask=there, other=0)
         value = tl.load(values + where, mask=there, other=0.0).to(out.dtype.element_ty)
         inside = there[:, None] & real[None, :]
-        given = tl.load(of + named[:, None] * width + column[None, :], mask=inside, other=0.0)
-        result += tl.sum(value[:, None] * given, 0)
+        numbers = tl.load(of + named[:, None] * width + column[None, :], mask=inside, other=0.0)
+        result += tl.sum(value[:, None] * numbers, 0)
     tl.store(out + (part * rows + row) * width + column, result, mask=real)
 
 
@@ -192,7 +192,7 @@ def max_rows_backward(upstream, winner, indptr, target, grad, width, COLUMNS: tl
         goal = tl.load(target + place).to(tl.int64)
         at = goal * width + column
         won = tl.load(winner + at, mask=real, other=-1) == row
-        given = tl.load(upstream + at, mask=won & real & (goal != before), other=0.0)
-        result += given
+        gradient = tl.load(upstream + at, mask=won & real & (goal != before), other=0.0)
+        result += gradient
         before = goal
     tl.store(grad + row * width + column, result, mask=real)

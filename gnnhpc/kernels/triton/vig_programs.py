@@ -80,12 +80,12 @@ def plus(sums, factor, values, COUNT: tl.constexpr):
 
 
 @triton.jit
-def hidden(constant, given, weights, INPUTS: tl.constexpr):
+def hidden(constant, inputs, weights, INPUTS: tl.constexpr):
     """What comes before the GELU."""
-    a = constant + given[0] * weights[0] + given[1] * weights[1] + given[2] * weights[2]
+    a = constant + inputs[0] * weights[0] + inputs[1] * weights[1] + inputs[2] * weights[2]
     if INPUTS == 7:
-        around = given[3] * weights[3] + given[4] * weights[4] + given[5] * weights[5]
-        a += around + given[6] * weights[6]
+        around = inputs[3] * weights[3] + inputs[4] * weights[4] + inputs[5] * weights[5]
+        a += around + inputs[6] * weights[6]
     return a
 
 
@@ -106,10 +106,10 @@ def neighbour_sums(x, row, there, height, width, SIZE: tl.constexpr):
 @triton.jit
 def inputs_of(x, row, there, height, width, INPUTS: tl.constexpr, SIZE: tl.constexpr):
     """The inputs of some rows' networks."""
-    given = loaded(x + row * 3, 1, there, 3)
+    inputs = loaded(x + row * 3, 1, there, 3)
     if INPUTS == 7:
-        given = given + neighbour_sums(x, row, there, height, width, SIZE)
-    return given
+        inputs = inputs + neighbour_sums(x, row, there, height, width, SIZE)
+    return inputs
 
 
 @triton.jit(do_not_specialize=["rows", "height", "width"])
@@ -129,17 +129,17 @@ def vig_forward(
     """The network's output y of each node."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
-    given = inputs_of(x, row, there, height, width, INPUTS, ROWS)
+    inputs = inputs_of(x, row, there, height, width, INPUTS, ROWS)
     out = plus(zeros(ROWS, 3), 1.0, scalars(bias, 1, 3), 3)
     for first in range(0, HIDDEN, AT_ONCE):
         for each in tl.static_range(AT_ONCE):
             unit = units + first + each
             outputs = unit + INPUTS * HIDDEN
-            a = tl.load(outputs) + given[0] * tl.load(unit)
-            a += given[1] * tl.load(unit + HIDDEN) + given[2] * tl.load(unit + 2 * HIDDEN)
+            a = tl.load(outputs) + inputs[0] * tl.load(unit)
+            a += inputs[1] * tl.load(unit + HIDDEN) + inputs[2] * tl.load(unit + 2 * HIDDEN)
             if INPUTS == 7:
-                a += given[3] * tl.load(unit + 3 * HIDDEN) + given[4] * tl.load(unit + 4 * HIDDEN)
-                a += given[5] * tl.load(unit + 5 * HIDDEN) + given[6] * tl.load(unit + 6 * HIDDEN)
+                a += inputs[3] * tl.load(unit + 3 * HIDDEN) + inputs[4] * tl.load(unit + 4 * HIDDEN)
+                a += inputs[5] * tl.load(unit + 5 * HIDDEN) + inputs[6] * tl.load(unit + 6 * HIDDEN)
             share, _ = gelu_parts(a)
             out = plus(out, a * share, scalars(outputs + HIDDEN, HIDDEN, 3), 3)
     store(out, y + row * 3, 1, there, 3)
@@ -171,9 +171,9 @@ def vig_backward_rows(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
-    given = inputs_of(x, row, there, height, width, INPUTS, ROWS)
+    inputs = inputs_of(x, row, there, height, width, INPUTS, ROWS)
     if INPUTS == 7:
-        store((given[3], given[4], given[5], given[6]), around + row * 4, 1, there, 4)
+        store((inputs[3], inputs[4], inputs[5], inputs[6]), around + row * 4, 1, there, 4)
     d_out = ()
     for k in tl.static_range(3):
         from_g = tl.load(g + row * 3 + k, there, 0.0) * tl.load(along + k)
@@ -182,20 +182,20 @@ def vig_backward_rows(
     store(d_out, d_y + row * 3, 1, there, 3)
     # The number of neighbours has no gradient.
     varied: tl.constexpr = 6 if INPUTS == 7 else 3
-    d_given = zeros(ROWS, varied)
+    d_inputs = zeros(ROWS, varied)
     for first in range(0, HIDDEN, AT_ONCE):
         for each in tl.static_range(AT_ONCE):
             unit = units + first + each
             outputs = unit + INPUTS * HIDDEN
             weights = scalars(unit, HIDDEN, INPUTS)
-            a = hidden(tl.load(outputs), given, weights, INPUTS)
+            a = hidden(tl.load(outputs), inputs, weights, INPUTS)
             share, bell = gelu_parts(a)
             d_a = d_out[0] * tl.load(outputs + HIDDEN) + d_out[1] * tl.load(outputs + 2 * HIDDEN)
             d_a = (d_a + d_out[2] * tl.load(outputs + 3 * HIDDEN)) * gelu_slope(a, share, bell)
-            d_given = plus(d_given, d_a, weights, varied)
-    store(d_given, d_x + row * 3, 1, there, 3)
+            d_inputs = plus(d_inputs, d_a, weights, varied)
+    store(d_inputs, d_x + row * 3, 1, there, 3)
     if INPUTS == 7:
-        store((d_given[3], d_given[4], d_given[5]), d_sums + row * 3, 1, there, 3)
+        store((d_inputs[3], d_inputs[4], d_inputs[5]), d_sums + row * 3, 1, there, 3)
 
 
 @triton.jit(do_not_specialize=["rows", "part_rows"])
@@ -228,17 +228,17 @@ def vig_backward_weights(
             row = at + each
             # The gradient of y is zero past the last row, and so is all that is added.
             there = row < rows
-            given = loaded(x + row * 3, 1, there, 3)
+            inputs = loaded(x + row * 3, 1, there, 3)
             g = loaded(d_y + row * 3, 1, there, 3)
             if INPUTS == 7:
-                given = given + loaded(around + row * 4, 1, there, 4)
-            a = hidden(constant, given, weights, INPUTS)
+                inputs = inputs + loaded(around + row * 4, 1, there, 4)
+            a = hidden(constant, inputs, weights, INPUTS)
             share, bell = gelu_parts(a)
             d_outputs = plus(d_outputs, a * share, g, 3)
             d_a = g[0] * of_outputs[0] + g[1] * of_outputs[1] + g[2] * of_outputs[2]
             d_a *= gelu_slope(a, share, bell)
             d_constant += d_a
-            d_weights = plus(d_weights, d_a, given, INPUTS)
+            d_weights = plus(d_weights, d_a, inputs, INPUTS)
     out = d_units + part * (INPUTS + 4) * HIDDEN + number
     store(d_weights, out, HIDDEN, real, INPUTS)
     tl.store(out + INPUTS * HIDDEN, d_constant, real)

@@ -204,8 +204,8 @@ def backward(
     norm2 = fold.Norm(weights.gamma2, weights.beta2, mean2, variance2, eps[1])
     d_norm2, along = fold.unfold_norm(norm2, *passes.gradient_sums(g, y), len(x))
     folded, first = _fold(weights, norm1)
-    given = (centred, y, g, along.to(x.dtype), grid, first.to(x.dtype), weights)
-    sums = passes.gradients(*given)
+    first, along = first.to(x.dtype), along.to(x.dtype)
+    sums = passes.gradients(centred, y, g, along, grid, first, weights)
 
     d_folded = sums.first
     d_conv: tuple[Tensor | None, ...] = (None, None, None)

@@ -45,8 +45,8 @@ class TritonPasses(Passes):
 
     def network(self, x: Tensor, grid: Grid, first: Tensor, weights: Weights) -> Tensor:
         units, y = _units(first, weights.w2), torch.empty_like(x)
-        given = (x, units, weights.b2, y, len(x), *grid)
-        launch(programs.vig_forward, _grid(x), *given, like=x, **_over_rows(units))
+        args = (x, units, weights.b2, y, len(x), *grid)
+        launch(programs.vig_forward, _grid(x), *args, like=x, **_over_rows(units))
         return y
 
     def gradients(
@@ -66,8 +66,8 @@ class TritonPasses(Passes):
         # An FFN's programs read and write neither of these.
         d_neighbours = torch.empty_like(x) if conv else d_x
         around = x.new_empty(len(x), 4) if conv else d_x
-        given = (x, units, y, g, along, d_y, around, d_x, d_neighbours, len(x), *grid)
-        launch(programs.vig_backward_rows, _grid(x), *given, like=x, **constants)
+        args = (x, units, y, g, along, d_y, around, d_x, d_neighbours, len(x), *grid)
+        launch(programs.vig_backward_rows, _grid(x), *args, like=x, **constants)
 
         part_rows = min(PART_ROWS, max(AT_ONCE, power_of_two(-(-len(x) // PARTS))))
         parts, at_once = -(-len(x) // part_rows), min(UNITS, power_of_two(hidden))
@@ -90,9 +90,9 @@ class TritonPasses(Passes):
     ) -> Tensor:
         conv, out = of.d_neighbours is not None, torch.empty_like(x)
         sums = of.d_neighbours if conv else of.d_x
-        given = (of.d_x, sums, g, x, torch.vstack(slope), out, len(x), *grid)
+        args = (of.d_x, sums, g, x, torch.vstack(slope), out, len(x), *grid)
         constants = {"INPUTS": GRAPHER if conv else FFN, "ROWS": ROWS}
-        launch(programs.vig_input_gradient, _grid(x), *given, like=x, **constants)
+        launch(programs.vig_input_gradient, _grid(x), *args, like=x, **constants)
         return out
 
 

@@ -160,8 +160,8 @@ def backward(
     """As `torch_vig.backward`."""
     layer, shape = Stack([StackLayer(grid, weights, eps, None)]), (-1, grid[0] * grid[1], 3)
     d_weights = Weights._make(None if w is None else torch.zeros_like(w) for w in weights)
-    given = (x.view(shape), saved[0], g.view(shape), addresses([d_weights]))
-    d_x = layer.backward(*given, wants_x=wants_x)
+    into = addresses([d_weights])
+    d_x = layer.backward(x.view(shape), saved[0], g.view(shape), into, wants_x=wants_x)
     return None if d_x is None else d_x.view_as(x), d_weights
 
 
