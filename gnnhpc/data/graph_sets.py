@@ -6,11 +6,10 @@ karateclub's (Rozemberczki et al. 2020, arXiv:2003.04819). Does not import torch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.settings import Positive, Whole
@@ -111,26 +110,6 @@ class TuGraphs(GraphSetData):
 
     name: str
     features: NodeInputs = "stored"
-    """The setting of `GraphSetData`; by default `stored` where nodes have labels, else
-    `one-hot`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_features(cls, raw: Any) -> Any:
-        """A cell has the same id whether the default is written or not."""
-        known = TU.get(str(raw.get("name"))) if isinstance(raw, Mapping) else None
-        if known is not None and not known.labels and "features" not in raw:
-            return {**raw, "features": "one-hot"}
-        return raw
-
-    @model_validator(mode="after")
-    def _usable(self) -> Self:
-        if self.features == "stored" and not self.set.labels:
-            raise ValueError(
-                f"features: found 'stored'; allowed: one-hot, degree or constant, nodes of "
-                f"{self.name} have none"
-            )
-        return self
 
     @property
     def set(self) -> TuSet:
@@ -145,3 +124,9 @@ class TuGraphs(GraphSetData):
         source = f"{_BASE}/{known.folder}.zip" if known.download else _REDDIT10K
         downloads = (Download(source, archive="zip"),) if known.download else ()
         return Files(f"{known.folder}/raw", known.names, downloads, source)
+
+
+class UnlabelledTuGraphs(TuGraphs):
+    """A set of the table whose nodes have no labels."""
+
+    features: Literal["one-hot", "degree", "constant"] = "one-hot"

@@ -11,7 +11,7 @@ from gnnhpc.data.data_settings import (
     SyntheticCifar10,
     SyntheticCitation,
 )
-from gnnhpc.data.graph_sets import TU, SyntheticGraphs, TuGraphs
+from gnnhpc.data.graph_sets import TU, SyntheticGraphs, TuGraphs, UnlabelledTuGraphs
 from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph
 
 DATA: dict[str, type[Data]] = {
@@ -22,7 +22,7 @@ DATA: dict[str, type[Data]] = {
     "synthetic-graphs": SyntheticGraphs,
     "file": CustomGraph,
     **dict.fromkeys(PUBLISHED, PublishedGraph),
-    **dict.fromkeys(TU, TuGraphs),
+    **{name: TuGraphs if each.labels else UnlabelledTuGraphs for name, each in TU.items()},
 }
 DEFAULT = {
     "images": "synthetic-cifar10",

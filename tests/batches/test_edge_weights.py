@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnhpc.batches.rebuilt_blocks import subgraph_builder
+from gnnhpc.batches.chunk_batches import subgraph_builder
 from gnnhpc.batches.sampled.dgl_loader import DglLoader
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.sampling import Sampling

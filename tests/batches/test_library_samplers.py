@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.sampled.dgl_loader import DglLoader
-from gnnhpc.batches.sampled.library_loader_base import LibraryLoader, random_seed
+from gnnhpc.batches.sampled.library_loader_base import LibraryLoader
 from gnnhpc.batches.sampled.pyg_loader import PygLoader, sampled_hops
 from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import InputError
@@ -127,7 +127,7 @@ def content(chunk: GraphChunk) -> list[int]:
     return [int(x) for part in (chunk.nodes, *blocks) for x in part]
 
 
-@pytest.mark.parametrize("name", ["pyg", "dgl", "dgl, not fused"])
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_workers_give_the_batches_in_order_and_repeat(name: str) -> None:
     graph, own_numbers = dense_graph(), torch.get_rng_state()
     seeds = uneven(graph)
@@ -152,11 +152,8 @@ def test_workers_give_the_batches_in_order_and_repeat(name: str) -> None:
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_no_two_batches_draw_with_the_same_numbers(name: str, workers: int) -> None:
     """DGL's own workers do: each is forked with the same state."""
-    graph, seeds = dense_graph(), torch.arange(20)
-    drawn = chunks(sampler(name, graph, workers=workers), [seeds] * 4)
+    drawn = chunks(sampler(name, dense_graph(), workers=workers), [torch.arange(20)] * 4)
     assert len({tuple(chunk.blocks[-1].edge.tolist()) for chunk in drawn}) == 4
-    firsts = [random_seed(SEED, step, node) for step in range(5) for node in range(5)]
-    assert len(set(firsts)) == 25
 
 
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
@@ -184,4 +181,3 @@ def test_edges_in_another_order_are_refused() -> None:
     edge_index = torch.tensor([[2, 3, 1], [0, 1, 0]])
     with pytest.raises(ValueError, match="not ordered"):
         sampled_hops(edge_index, 2, 1)
-    assert sampled_hops(edge_index[:, [0, 2, 1]], 1, 2) == [(1, 3, 2), (3, 4, 3)]

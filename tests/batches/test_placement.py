@@ -37,8 +37,8 @@ def test_a_gpu_has_what_it_has_room_for(
     less = "less" in free
     monkeypatch.setattr(placement, "free_bytes", lambda device: KEPT_FREE * size - less)
     mesh = Mesh(Layout(), 0, torch.device("cuda", 0), gpu="GPU-a")
-    told = choose(mesh, graph.features, graph.in_edges if ours else None)
-    assert (told.features, told.graph) == found
+    chosen = choose(mesh, graph.features, graph.in_edges if ours else None)
+    assert (chosen.features, chosen.graph) == found
 
 
 def test_ranks_that_share_a_device_share_its_room(monkeypatch: pytest.MonkeyPatch) -> None:

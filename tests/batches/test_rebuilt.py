@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
+from gnnhpc.batches.chunk_batches import RebuiltBlocks, subgraph_builder
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from tests.tools.backends import needs_dgl

@@ -54,10 +54,10 @@ def test_a_slot_is_lent_again_only_after_its_copies_have_ended() -> None:
         copying.hold(lent.empty(100, torch.int32), lambda number=number: ended[number])
     del lent
     other = torch.empty(1)
-    for so_far in ((False, False), (True, False), (True, True)):
-        ended[:] = so_far
+    for copied in ((False, False), (True, False), (True, True)):
+        ended[:] = copied
         copying.hold(other, lambda: True)
-        assert (ring.lend() is FRESH) == (not all(so_far))
+        assert (ring.lend() is FRESH) == (not all(copied))
 
 
 def test_tensors_of_a_slot_lie_apart_and_do_not_know_of_each_other() -> None:

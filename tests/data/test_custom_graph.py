@@ -121,17 +121,17 @@ def test_the_file_must_be_the_planned_one(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_its_content_and_is_read_without_the_file(tmp_path: Path) -> None:
-    for folder in ("here", "there"):
+    for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder / "graph.npz", custom_arrays())
-    planned = [CustomGraph(path="graph.npz").planned(tmp_path / f) for f in ("here", "there")]
-    assert CustomGraph(path="../here/graph.npz").planned(tmp_path / "there") == planned[0]
-    here, there = (Experiment.model_validate({"model": "gat", "data": d}) for d in planned)
-    assert here.id == there.id
-    assert here.id.startswith("gat-graph-seq-")
-    (tmp_path / "here" / "graph.npz").unlink()
-    again = Experiment.model_validate(json.loads(json.dumps(here.model_dump(mode="json"))))
-    assert again == here
+    planned = [CustomGraph(path="graph.npz").planned(tmp_path / f) for f in ("one", "other")]
+    assert CustomGraph(path="../one/graph.npz").planned(tmp_path / "other") == planned[0]
+    one, other = (Experiment.model_validate({"model": "gat", "data": d}) for d in planned)
+    assert one.id == other.id
+    assert one.id.startswith("gat-graph-seq-")
+    (tmp_path / "one" / "graph.npz").unlink()
+    again = Experiment.model_validate(json.loads(json.dumps(one.model_dump(mode="json"))))
+    assert again == one
     assert again.data.facts().nodes == 60
 
 

@@ -106,19 +106,19 @@ def test_a_failure_adds_nothing(cora: Path, root: Path, capsys: pytest.CaptureFi
     (cora / "ind.cora.graph").unlink()
     status, out, err = run(capsys, "get", "cora")
     assert (status, out) == (1, "")
-    failure = err.splitlines()[-1]
-    assert failure.startswith("failed: data cora: http://127.0.0.1")
-    assert "ind.cora.graph cannot be fetched (404" in failure
-    assert "nothing was added. Run `gnnhpc data get cora` where there is a network" in failure
+    failure = (
+        r"failed: data cora: http://127\.0.*ind.cora.graph cannot be fetched \(404.*; nothing "
+    )
+    assert re.match(failure + "was added. Run `gnnhpc data get cora` where", err.splitlines()[-1])
     assert not (root / "Cora" / "raw").exists()
 
 
-def zipped(folder: Path, name: str) -> bytes:
+def zipped(folder: Path) -> bytes:
     """A zip of a folder, under the name of its own that archives have."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            archive.write(path, f"{name}/{path.relative_to(folder)}")
+            archive.write(path, f"arxiv/{path.relative_to(folder)}")
     return content.getvalue()
 
 
@@ -130,23 +130,18 @@ def test_archives_of_ogb(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     set_facts(monkeypatch, "ogbn-arxiv", graph_sizes(30, 60, 5, 4))
-    real = PUBLISHED["ogbn-arxiv"].files.downloads[0]
+    (real,) = PUBLISHED["ogbn-arxiv"].files.downloads
     publish(monkeypatch, "ogbn-arxiv", [dataclasses.replace(real, url=f"{server}/arxiv.zip")])
-    archive = tmp_path / "site" / "arxiv.zip"
     for content, message in (
         (b"no zip", "cannot be fetched (File is not a zip file"),
-        (zipped(Path(__file__).parent, "arxiv"), "has no raw/edge.csv.gz, raw/node-label.csv.gz"),
+        (zipped(Path(__file__).parent), "has no raw/edge.csv.gz, raw/node-label.csv.gz"),
     ):
-        archive.write_bytes(content)
+        (tmp_path / "site" / "arxiv.zip").write_bytes(content)
         status, _, err = run(capsys, "get", "ogbn-arxiv")
-        assert status == 1
-        assert message in err
-        assert not (root / "ogbn_arxiv").exists()
+        assert (status, message in err, (root / "ogbn_arxiv").exists()) == (1, True, False)
     write_ogb(tmp_path / "made", "time", nodes=30, columns=5, classes=4)
-    archive.write_bytes(zipped(tmp_path / "made", "arxiv"))
-    assert run(capsys, "get", "ogbn-arxiv")[0] == 0
-    assert (root / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").is_file()
-    assert run(capsys, "check", "ogbn-arxiv")[0] == 0
+    (tmp_path / "site" / "arxiv.zip").write_bytes(zipped(tmp_path / "made"))
+    assert run(capsys, "get", "ogbn-arxiv")[0] == run(capsys, "check", "ogbn-arxiv")[0] == 0
 
 
 def test_images_with_their_published_checksum(
@@ -158,64 +153,48 @@ def test_images_with_their_published_checksum(
     archive = cifar_archive(tmp_path / "site", server)
     monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", dataclasses.replace(archive, md5="0" * 32))
     status, _, err = run(capsys, "get", "cifar10")
-    assert status == 1
-    assert "does not match the known hash" in err
-    assert "nothing was added" in err
+    assert (status, "does not match the known hash" in err) == (1, True)
     monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", archive)
-    assert run(capsys, "get", "cifar10")[0] == 0
-    assert run(capsys, "check", "cifar10")[0] == 0
+    assert run(capsys, "get", "cifar10")[0] == run(capsys, "check", "cifar10")[0] == 0
 
 
 def test_files_copied_by_hand_are_recorded_by_the_first_check(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = "amazon_electronics_photo.npz"
+    file, raw = "amazon_electronics_photo.npz", root / "Photo" / "raw"
     set_facts(monkeypatch, "photo", graph_sizes(240, 5_600, 20, 4))
-    path = write_npz(root / "Photo" / "raw", file, nodes=240, columns=20, classes=4)
+    write_npz(raw, file, nodes=240, columns=20, classes=4)
     assert "1 digests are now in " in run(capsys, "check", "photo")[1]
     assert "; files as recorded in SHA256SUMS" in run(capsys, "check", "photo")[1]
-    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], check=True, cwd=path.parent)
-    path.write_bytes(b"short")
-    status, out, _ = run(capsys, "check", "photo")
-    assert (status, out) == (
-        1,
-        f"photo: damaged: {file} in {path.parent} differs from SHA256SUMS beside it\n",
-    )
-    (path.parent / "SHA256SUMS").unlink()
-    status, out, _ = run(capsys, "check", "photo", "synthetic-citation")
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], check=True, cwd=raw)
+    (raw / file).write_bytes(b"short")
+    damaged = f"photo: damaged: {file} in {raw} differs from SHA256SUMS beside it\n"
+    assert run(capsys, "check", "photo")[:2] == (1, damaged)
+    (raw / "SHA256SUMS").unlink()
+    np.savez(root / "good.npz", **custom_arrays())
+    status, out, _ = run(capsys, "check", "photo", str(root / "good.npz"))
+    photo, good = out.splitlines()
     assert status == 1
-    assert out.startswith("photo: damaged: ")
-    assert "found damaged files" in out
-    assert "synthetic-citation: the loaded arrays" in out
-    assert not (path.parent / "SHA256SUMS").exists()
-
-
-def test_custom_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arrays = custom_arrays()
-    np.savez(tmp_path / "good.npz", **arrays)
-    np.savez(tmp_path / "bad.npz", **arrays | {"x": np.full((60, 12), np.nan)})
-    assert run(capsys, "check", "good.npz")[0] == 0
-    status, _, err = run(capsys, "check", "bad.npz")
-    assert status == 2
-    assert re.match(r"error: .*/bad.npz: x: found a number that is not finite", err)
+    assert photo.startswith("photo: damaged: ")
+    assert "good.npz: the loaded arrays" in good
+    assert not (raw / "SHA256SUMS").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["get", "imagenet"], "error: data: found 'imagenet'; allowed: actor, amazon-ratings, "),
-        (["get", "file"], "error: data: found 'file'; allowed: "),
         (["get", "synthetic-citation"], "error: data synthetic-citation: found no files to down"),
         (["get", "reddit10k"], "error: data reddit10k: found no files to download; allowed: the f"),
-        (["get"], "error: command line: found missing argument 'NAME...'"),
+        (["check", "file"], "error: data: found 'file'; allowed: "),
         (["check", "nowhere.npz"], "error: "),
-        (["get", "cora", "--data-root", "file"], "error: "),
+        (["get", "cora", "--data-root", "a-file"], "error: "),
     ],
 )
 def test_mistakes_are_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").touch()
+    (tmp_path / "a-file").touch()
     status, out, err = run(capsys, *arguments)
     assert (status, out) == (2, "")
     assert err.startswith(message)
@@ -225,8 +204,7 @@ def test_mistakes_are_one_line(
 def test_listing_imports_neither_torch_nor_numpy() -> None:
     code = "import sys; from gnnhpc.cli import main; main(['data', 'list']); "
     code += "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_flag_beats_variable_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,9 +224,9 @@ def test_flag_beats_variable_beats_default(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("config", [Cifar10(), PublishedGraph(name="cora")])
 def test_planning_names_what_is_missing(config: Cifar10 | PublishedGraph, tmp_path: Path) -> None:
     places = r"--data-root, data_root in the spec or \$GNNHPC_DATA, else \S+ or \S+/data, which"
+    how = f"`gnnhpc data get {config.name}`"
     for root, found in ((None, "none"), (tmp_path / "nowhere", "no folder that may be read: .*")):
-        with pytest.raises(InputError, match=f"data root: found {found}; .*{places}") as caught:
+        with pytest.raises(InputError, match=f"data root: found {found}; .*{places} {how}"):
             config.check(root)
-        assert f"`gnnhpc data get {config.name}`" in str(caught.value)
-    with pytest.raises(InputError, match=f"allowed: `gnnhpc data get {config.name}`"):
+    with pytest.raises(InputError, match=f"allowed: {how}"):
         config.check(tmp_path)

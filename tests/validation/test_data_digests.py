@@ -16,7 +16,7 @@ from gnnhpc.data.data_settings import (
     SyntheticCifar10,
     SyntheticCitation,
 )
-from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
+from gnnhpc.data.graph_sets import SyntheticGraphs, UnlabelledTuGraphs
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.validation import data_digests
@@ -44,7 +44,7 @@ MADE: list[Data] = [
 REAL: dict[str, Data] = {
     **{name: PublishedGraph(name=name) for name in ("cora", "citeseer", "photo", "cs")},
     "pubmed": PublishedGraph(name="pubmed", features="made"),
-    "reddit10k": TuGraphs(name="reddit10k"),
+    "reddit10k": UnlabelledTuGraphs(name="reddit10k"),
     "cifar10": Cifar10(),
 }
 
