@@ -17,7 +17,6 @@ from gnnhpc.batches.batch import (
     Batches,
     BatchPlan,
     Inputs,
-    Loading,
     MicroBatch,
     SampleIds,
 )
@@ -29,34 +28,20 @@ from gnnhpc.graphs.node_features import IndexedRows, SparseRows, computed_dtype,
 from gnnhpc.records.schema import Phase
 
 
-def chunk_batch(
+def microbatches_of(
     plan: BatchPlan,
     phase: Phase,
     step: int,
     chunks: Sequence[GraphChunk],
     inputs: Sequence[Inputs | None],
-    *,
-    sample_ids: SampleIds,
-    valid_targets: int,
-    epoch: int,
-    checksum: int,
-    loading: Loading | None = None,
-) -> Batch:
-    """The mini-batch of chunks and inputs that are on the device; `Batch` has the other fields."""
+) -> tuple[MicroBatch, ...]:
+    """Those of chunks and inputs that are on the device."""
     splits = SPLITS[phase] if plan.mesh.has_loss else ()
-    return Batch(
-        microbatches=tuple(
-            MicroBatch(
-                x, {split: chunk.targets[split] for split in splits}, plan.context(m, step, chunk)
-            )
-            for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True))
-        ),
-        valid_targets=valid_targets,
-        samples=len(sample_ids),
-        epoch=epoch,
-        sample_ids=sample_ids,
-        checksum=checksum,
-        loading=loading,
+    return tuple(
+        MicroBatch(
+            x, {split: chunk.targets[split] for split in splits}, plan.context(m, step, chunk)
+        )
+        for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True))
     )
 
 
@@ -96,15 +81,12 @@ class RepeatedBatch:
         yield (self._batch(phase, step) for step in range(start, stop))
 
     def _batch(self, phase: Phase, step: int) -> Batch:
-        return chunk_batch(
-            self.plan,
-            phase,
-            step,
-            self.chunks,
-            self.inputs,
-            sample_ids=self._ids,
+        return Batch(
+            microbatches_of(self.plan, phase, step, self.chunks, self.inputs),
             valid_targets=self._valid_targets[phase],
+            samples=len(self._ids),
             epoch=step,
+            sample_ids=self._ids,
             checksum=self._checksum,
         )
 

@@ -19,10 +19,10 @@ from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading
 from gnnhpc.batches.graph_batch import (
     RepeatedBatch,
     SharedBatches,
-    chunk_batch,
     crc32,
     input_rows,
     label_counts,
+    microbatches_of,
 )
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph_set
@@ -62,15 +62,14 @@ class GraphSetBatches(SharedBatches):
         gathered_s = time.perf_counter()
         edges = sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)
         device = plan.mesh.device
-        return chunk_batch(
-            plan,
-            "train",
-            step,
-            chunks if device.type == "cpu" else [chunk.to(device) for chunk in chunks],
-            [None if x is None else x.to(device) for x in inputs],
-            sample_ids=share.places,
+        on_device = chunks if device.type == "cpu" else [chunk.to(device) for chunk in chunks]
+        inputs = [None if x is None else x.to(device) for x in inputs]
+        return Batch(
+            microbatches_of(plan, "train", step, on_device, inputs),
             valid_targets=share.together,
+            samples=len(share.places),
             epoch=share.epoch,
+            sample_ids=share.places,
             checksum=_checksum(share.seeds, chunks),
             loading=Loading(united_s - began_s, gathered_s - united_s, edges),
         )

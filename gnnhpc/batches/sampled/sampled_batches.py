@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs
-from gnnhpc.batches.graph_batch import SharedBatches, chunk_batch, features_form
+from gnnhpc.batches.graph_batch import SharedBatches, features_form, microbatches_of
 from gnnhpc.batches.sampled.evaluations import build_evaluation
 from gnnhpc.batches.sampled.library_loader_base import LibraryLoader
 from gnnhpc.batches.sampled.placement import Features, choose
@@ -100,15 +100,12 @@ class SampledBatches(SharedBatches):
         on_cpu = mesh.device.type == "cpu"
         chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in sampled.chunks]
         inputs, gather_s = self._inputs(sampled, chunks)
-        return chunk_batch(
-            self.plan,
-            "train",
-            share.step,
-            chunks,
-            inputs,
-            sample_ids=share.places,
+        return Batch(
+            microbatches_of(self.plan, "train", share.step, chunks, inputs),
             valid_targets=share.together * self.train.predictions,
+            samples=len(share.places),
             epoch=share.epoch,
+            sample_ids=share.places,
             checksum=sampled.checksum,
             loading=replace(sampled.loading, gather_s=gather_s),
         )
