@@ -126,20 +126,13 @@ def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> 
     assert again.model.source.is_relative_to(run.code)
 
 
-def package_in(folder: Path) -> Path:
-    """A package deep with the model in deep/model.py and its width in deep/width.py."""
-    package = folder / "deep"
+def test_a_package_is_copied_with_the_run_and_read_again_where_it_is_edited(folder: Path) -> None:
+    """Without what is no code of it, such as a run that lies within."""
+    package, digests, widths = folder / "deep", [], []
     package.mkdir()
     (package / "__init__.py").write_text("")
     text = NET.replace("int = 4", "int = WIDTH")
     (package / "model.py").write_text(HEAD + "from deep.width import WIDTH\n" + text)
-    (package / "width.py").write_text("WIDTH = 4\n")
-    return package
-
-
-def test_a_package_is_copied_with_the_run_and_read_again_where_it_is_edited(folder: Path) -> None:
-    """Without what is no code of it, such as a run that lies within."""
-    package, digests, widths = package_in(folder), [], []
     for width in (4, 4, 50):
         (package / "width.py").write_text(f"WIDTH = {width}\n")
         (package / "__pycache__").mkdir(exist_ok=True)
