@@ -124,7 +124,10 @@ def _run_cell(paths: RunPaths, launch: Launch, cell: Cell) -> tuple[bool, str]:
 
 def _start(paths: RunPaths, launch: Launch, cell: Cell, ranks: Ranks) -> None:
     """Start the ranks of a cell, in one process group, with the variables that torchrun sets."""
-    name, size, port = f"local-{os.getpid()}", cell.world_size, _free_port()
+    name, size = f"local-{os.getpid()}", cell.world_size
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
     log = paths.logs / f"{cell.array}-{cell.index}-{name}.log"
     command = [launch.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(paths.manifest)]
     command += ["--array", cell.array, "--index", str(cell.index)]
@@ -157,28 +160,15 @@ def _start(paths: RunPaths, launch: Launch, cell: Cell, ranks: Ranks) -> None:
 
 
 def _stop(ranks: Ranks) -> None:
-    """Ask the ranks to save and end, and kill them if they do not."""
-    if all(rank.poll() is not None for rank in ranks):
-        return
-    _send(ranks, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_S
+    """Ask the ranks to save and end, and kill them if they do not, with what they have started."""
+    deadline, sent = time.monotonic() + _GRACE_S, None
     while any(rank.poll() is None for rank in ranks):
-        if time.monotonic() > deadline:
-            _send(ranks, signal.SIGKILL)
+        number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
+        if number != sent:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(ranks[0].pid, number)
+            sent = number
         time.sleep(_POLL_S)
-
-
-def _send(ranks: Ranks, number: signal.Signals) -> None:
-    """Send a signal to all ranks and what they have started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(ranks[0].pid, number)
-
-
-def _free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
 
 
 @contextlib.contextmanager
