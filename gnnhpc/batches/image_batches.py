@@ -84,28 +84,28 @@ class ImageBatches(Batches):
             return self._load(phase, step, ring.lend())
 
         with prefetched(load, range(start, stop), 1) as all_loaded:
-            yield map(self._moved, all_loaded)
+            yield map(self._in_microbatches, all_loaded)
 
     def _load(self, phase: Phase, step: int, memory: Memory) -> Batch:
-        """Load one mini-batch by numpy alone: torch's threads belong to the training."""
+        """One mini-batch as one micro-batch in the host's memory.
+
+        It is loaded by numpy alone: torch's threads belong to the training.
+        """
         mesh, images, experiment = self.plan.mesh, self.images[phase], self.plan.experiment
         replicas = mesh.layout.replicas
         shares = (self.samples, replicas, mesh.replica, experiment.seed)
         epoch, indices = epoch_indices(len(images), *shares, step)
-        parts: Sequence[Tensor | None] = [None] * experiment.microbatches
+        pixels = None
         if mesh.is_first:
             channels, height, width = images.image_shape
             shape = (self.samples, height * width, channels)
             pixels = memory.empty(math.prod(shape), self.plan.dtype).view(shape)
             images.batch_into(indices, pixels.numpy())
-            parts = pixels.split(self.rows)
         labels = memory.empty(self.samples, torch.int64)
         labels.numpy()[:] = images.labels[indices]
+        targets: dict[str, Tensor] = {phase: labels} if mesh.has_loss else {}
         return Batch(
-            microbatches=tuple(
-                MicroBatch(x, {phase: y} if mesh.has_loss else {}, self.plan.context(m, step))
-                for m, (x, y) in enumerate(zip(parts, labels.split(self.rows), strict=True))
-            ),
+            microbatches=(MicroBatch(pixels, targets, self.plan.context(0, step)),),
             valid_targets=self.samples * replicas,
             samples=self.samples,
             epoch=epoch,
@@ -113,17 +113,20 @@ class ImageBatches(Batches):
             checksum=content_checksum(images, indices),
         )
 
-    def _moved(self, batch: Batch) -> Batch:
-        """The mini-batch on the device, whose current stream copies it."""
-        device = self.plan.mesh.device
-        if device.type == "cpu":
-            return batch
+    def _in_microbatches(self, batch: Batch) -> Batch:
+        """A loaded mini-batch on the device, whose current stream copies it at once."""
+        (whole,) = batch.microbatches
+        device, count = self.plan.mesh.device, self.plan.experiment.microbatches
+        inputs: Sequence[Tensor | None] = [None] * count
+        if isinstance(whole.inputs, Tensor):
+            inputs = moved(whole.inputs, device).split(self.rows)
+        targets = {name: moved(y, device).split(self.rows) for name, y in whole.targets.items()}
         microbatches = tuple(
-            replace(
-                each,
-                inputs=moved(each.inputs, device) if isinstance(each.inputs, Tensor) else None,
-                targets={name: moved(labels, device) for name, labels in each.targets.items()},
+            MicroBatch(
+                inputs[m],
+                {name: parts[m] for name, parts in targets.items()},
+                self.plan.context(m, whole.context.step),
             )
-            for each in batch.microbatches
+            for m in range(count)
         )
         return replace(batch, microbatches=microbatches)
