@@ -113,7 +113,7 @@ def _print_left_out(loaded: RunData) -> None:
 
 def _print_invalid(loaded: RunData) -> int:
     """Print damaged and diverging cells, which `status` does not show, to stderr; exit status."""
-    from analysis.load.cell_flags import DAMAGED, EQUIVALENT
+    from analysis.load.read_cell_flags import DAMAGED, EQUIVALENT
 
     wrong = loaded.checks[loaded.checks["name"].isin((DAMAGED, EQUIVALENT))].drop_duplicates("cell")
     for cell, detail in zip(wrong["cell"], wrong["detail"], strict=True):
@@ -148,7 +148,7 @@ def compare(
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
     from analysis.render.formats import print_frame
-    from analysis.report.compare_page import comparison_lines, result_lines, write_comparison
+    from analysis.report.write_compare_page import comparison_lines, result_lines, write_comparison
     from analysis.summary.compare_runs import compare_runs
 
     found = compare_runs(run_a, run_b, tolerance, of)

@@ -32,7 +32,7 @@ from scipy.special import log_ndtr
 from analysis.load.run_data import load_run
 from analysis.render.document import Table
 from analysis.render.formats import table_to_markdown
-from analysis.statistics.counted_steps import counted_step_times
+from analysis.statistics.cut_warmup_steps import counted_step_times
 from analysis.statistics.intervals import median, t_bounds, welch_bounds
 from analysis.statistics.sample import skewness_of_means
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors

@@ -14,7 +14,7 @@ from gnnhpc.core import VERSION
 if TYPE_CHECKING:
     from gnnhpc.core.dataset_sizes import Facts
     from gnnhpc.core.layer_specs import LayerSpec as Layer
-    from gnnhpc.models.layers.dropout import Dropout
+    from gnnhpc.models.layers.dropout_layer import Dropout
     from gnnhpc.models.model import BuildOptions, Model
 
 __all__ = ["BuildOptions", "Dropout", "Facts", "Layer", "Model"]
@@ -22,7 +22,7 @@ __version__ = VERSION
 
 _DEFINED_IN = {
     "BuildOptions": "models.model:BuildOptions",
-    "Dropout": "models.layers.dropout:Dropout",
+    "Dropout": "models.layers.dropout_layer:Dropout",
     "Facts": "core.dataset_sizes:Facts",
     "Layer": "core.layer_specs:LayerSpec",
     "Model": "models.model:Model",

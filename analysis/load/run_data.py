@@ -8,13 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.cell_flags import (
-    EQUIVALENT,
-    NOT_COMPARABLE,
-    Raised,
-    flags_of_cells,
-    raised_by_results,
-)
 from analysis.load.cells import cell_row, flat_settings
 from analysis.load.comparable import RUN, SEPARATE, Environment, mark_comparable, separate_runs
 from analysis.load.equivalent_cells import (
@@ -23,6 +16,13 @@ from analysis.load.equivalent_cells import (
     valid_trajectories,
 )
 from analysis.load.rank_steps import rank_steps, steps_of_ranks
+from analysis.load.read_cell_flags import (
+    EQUIVALENT,
+    NOT_COMPARABLE,
+    Raised,
+    flags_of_cells,
+    raised_by_results,
+)
 from analysis.load.read_records import read_records
 from analysis.load.run_folders import (
     StoredCell,
@@ -30,7 +30,7 @@ from analysis.load.run_folders import (
     joined_provenance,
     run_folders,
 )
-from analysis.statistics.counted_steps import add_noise_columns, mark_steps
+from analysis.statistics.cut_warmup_steps import add_noise_columns, mark_steps
 from gnnhpc.models.custom_model import is_custom
 
 AT_BEST_VALIDATION = "test_at_best_val_accuracy"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.cell_flags import DAMAGED, EQUIVALENT, count_flags
+from analysis.load.read_cell_flags import DAMAGED, EQUIVALENT, count_flags
 from analysis.load.run_data import RunData, load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.figures.draw_figures import Figures
-from analysis.load.cell_flags import EQUIVALENT
 from analysis.load.comparable import values_in_words
+from analysis.load.read_cell_flags import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Beside, Block, Folded, Section, Table, Text
 from analysis.render.formats import environment

@@ -16,8 +16,8 @@ import pandas as pd
 
 from analysis.render.document import Block, Document, Section, Table, Text
 from analysis.render.formats import atomic_output_folder, write_page, write_table
+from analysis.statistics.find_warmup_end import detect_warmup, mark_outliers
 from analysis.statistics.intervals import ONE_RUN
-from analysis.statistics.warmup import detect_warmup, mark_outliers
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.render.document import Table
 from analysis.render.number_text import significant
 from analysis.statistics.sample import FEWEST_PAIRS
-from analysis.studies.compare_study import compare_claim, with_accuracy_lost
+from analysis.studies.compare_with_published import compare_claim, with_accuracy_lost
 from analysis.studies.study import Claim, Study, StudyTable, published_studies
 from analysis.studies.study_rows import Row, measured_rows, published_rows, selected
 from analysis.summary.summary_table import Summary

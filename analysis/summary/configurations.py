@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.load.comparable import RUN_FOLDER, Environment
 from analysis.load.run_data import RunData
-from analysis.statistics.counted_steps import counted_step_times
+from analysis.statistics.cut_warmup_steps import counted_step_times
 from analysis.statistics.intervals import ONE_RUN, Interval, finite_values, interval_of_runs
 from analysis.statistics.sample import Repeat, Sample
 from analysis.summary.cell_measures import cell_phase_frame

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.cell_flags import count_flags
+from analysis.load.read_cell_flags import count_flags
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import UNKNOWN, interval_of_shares, ratio_in_words
 from analysis.summary.baseline_and_speedup import (

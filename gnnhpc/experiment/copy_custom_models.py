@@ -11,7 +11,7 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import temporary_beside
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.models.import_custom_source import source_digest, source_files
+from gnnhpc.models.import_custom_model import source_digest, source_files
 
 
 def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:

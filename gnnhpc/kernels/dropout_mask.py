@@ -89,9 +89,9 @@ class Masks(Protocol):
 class MaskKeys:
     """The keys of one step's masks in the memory of a device.
 
-    `set_step` writes them on the host, and `upload` copies them to the device. A CUDA graph holds
-    that copy, so that each replay takes the keys of the step that was set last. The device has to
-    be done with a step before the next is set.
+    `set_step` writes them on the host, and `upload` copies them to the device, where a CUDA graph
+    reads them: each replay takes the keys that were uploaded last. The device has to be done with
+    a step before the next is set.
     """
 
     MOST = 1024

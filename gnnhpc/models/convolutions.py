@@ -79,7 +79,7 @@ class Convolutions(GraphModel):
         return min(inputs, outputs)
 
     def _module(self, layer: LayerSpec) -> nn.Module:
-        from gnnhpc.models.layers.dropout import ReluDropout
+        from gnnhpc.models.layers.dropout_layer import ReluDropout
         from gnnhpc.models.layers.linear import Linear
 
         inputs, outputs = layer.inputs[0], layer.shape[0]

@@ -15,7 +15,7 @@ from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.settings import input_error
-from gnnhpc.models.import_custom_source import (
+from gnnhpc.models.import_custom_model import (
     ALLOWED,
     error_text,
     import_source,

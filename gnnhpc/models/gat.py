@@ -65,7 +65,7 @@ class Gat(GraphModel):
     def _module(self, layer: LayerSpec) -> nn.Module:
         from gnnhpc.kernels.attention import Heads
         from gnnhpc.models.layers.attention_layers import AttentionSettings
-        from gnnhpc.models.layers.dropout import Dropout, Elu
+        from gnnhpc.models.layers.dropout_layer import Dropout, Elu
 
         if layer.kind == "dropout":
             features = layer.number == 0 and self.is_fused

@@ -45,7 +45,7 @@ class GraphModel(Model, use_attribute_docstrings=True):
 
     def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """All implementations have the same initial values."""
-        from gnnhpc.models.layers.dropout import LogSoftmax
+        from gnnhpc.models.layers.dropout_layer import LogSoftmax
 
         module = LogSoftmax() if layer.kind == "log_softmax" else self._module(layer)
         # Converted from single precision: a model in float64 starts from the same values.

@@ -29,7 +29,7 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
-from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, digests
+from gnnhpc.records.choose_resume_point import CHECKPOINT_VERSION, METADATA_FILE, digests
 
 # torch warns of `no_dist`, which is right for a single process.
 warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

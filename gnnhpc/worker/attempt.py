@@ -19,6 +19,7 @@ from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.slurm_job import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.records.choose_resume_point import EarlierAttempts, ResumePoint
 from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import (
     ASKED_TO_STOP,
@@ -29,7 +30,6 @@ from gnnhpc.records.failures import (
     write_failure,
 )
 from gnnhpc.records.result_file import Result, write_result_once
-from gnnhpc.records.resume_points import EarlierAttempts, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
 from gnnhpc.validation.verdicts import WrongRunError
 

@@ -22,9 +22,9 @@ from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.experiment.copy_custom_models import load_model
 from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.models.seeding import seed_generators
+from gnnhpc.records.choose_resume_point import environment_of, find_resume_point
 from gnnhpc.records.rank_record_writer import FileDigest, RecordWriter
 from gnnhpc.records.result_file import final_key, write_result_once
-from gnnhpc.records.resume_points import environment_of, find_resume_point
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.listeners import RecordsSteps, progress_listener
 from gnnhpc.training.loop import Stopped, TrainingLoop

@@ -11,6 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind
 
+from analysis.statistics.find_warmup_end import (
+    detect_warmup,
+    drift,
+    mark_outliers,
+    robust_std,
+)
 from analysis.statistics.intervals import (
     FEW_STEPS,
     ONE_RUN,
@@ -26,12 +32,6 @@ from analysis.statistics.intervals import (
     welch_bounds,
 )
 from analysis.statistics.sample import Repeat, Sample, paired, skewness_of_means
-from analysis.statistics.warmup import (
-    detect_warmup,
-    drift,
-    mark_outliers,
-    robust_std,
-)
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
 series = st.lists(seconds, min_size=5, max_size=40)

@@ -18,13 +18,10 @@ from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.kernels.dispatch import Backend
-from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
-from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.kernels.vig import vig_mlp
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.engines.steps import CPU
-from tests.tools.backends import computed_by, device_of
+from tests.tools.backends import computed_by
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 from tests.tools.forked import spawn
 from tests.tools.pretended_gpu import simulated
@@ -151,22 +148,6 @@ def test_the_replayed_actions_of_a_pipeline_have_the_bits_of_computed_ones(
 ) -> None:
     found = spawn(both, experiment.layout.world_size, experiment)
     assert found == [(REPLAYED, True)] * experiment.layout.world_size
-
-
-@pytest.mark.parametrize("code", ["c++", "torch", "triton"])
-def test_masks_by_keys_in_memory_are_those_of_their_step(code: Backend) -> None:
-    device = torch.device(device_of(code))
-    keys, x = MaskKeys(device), torch.ones(40, 8, device=device)
-    rows = torch.arange(40, device=device)
-    # Made in step 3, as in a capture, and read in the steps that come after.
-    keys.set_step(3)
-    mask = keys.mask(0, "conv1", 0.5)
-    with computed_by(code):
-        for step in (3, 4, 11):
-            keys.set_step(step)
-            keys.upload()
-            expected = drop_rows(x, rows, layer_mask(0, step, "conv1", 0.5))
-            assert torch.equal(drop_rows(x, rows, mask), expected)
 
 
 GPU = torch.device("cuda", 0)

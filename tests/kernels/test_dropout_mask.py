@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnhpc.engines.stage import layer_seed
-from gnnhpc.kernels.dropout_mask import Mask, layer_mask
+from gnnhpc.kernels.dispatch import Backend
+from gnnhpc.kernels.dropout_mask import Mask, MaskKeys, layer_mask, number_entries
+from gnnhpc.kernels.rowwise import drop_rows
+from tests.tools.backends import computed_by, device_of
 
 WORD = st.integers(0, 2**32 - 1)
 
@@ -53,3 +56,26 @@ def test_keys_and_seeds_never_change() -> None:
 def test_thresholds_stay_within_32_bits() -> None:
     found = [layer_mask(0, 0, "a", p).threshold for p in (0, 1 - 2**-40, 1 - 2**-32, 1 - 2**-31)]
     assert found == [0, 2**32 - 1, 2**32 - 1, 2**32 - 2]
+
+
+def test_entries_are_numbered_by_node_and_column() -> None:
+    assert number_entries(torch.tensor([2, 5]), 3).tolist() == [[6, 7, 8], [15, 16, 17]]
+
+
+@pytest.mark.parametrize("code", ["c++", "torch", "triton"])
+def test_masks_by_keys_in_memory_are_those_of_their_step(code: Backend) -> None:
+    device = torch.device(device_of(code))
+    keys, x = MaskKeys(device), torch.ones(40, 8, device=device)
+    rows = torch.arange(40, device=device)
+    # Made in step 3, as in a capture, and read in the steps that come after.
+    keys.set_step(3)
+    masks = {name: keys.mask(0, name, 0.5) for name in ("conv1", "conv2")}
+    with computed_by(code):
+        for step in (3, 4, 11):
+            if step > 3:
+                keys.set_step(step)
+                keys.upload()
+            for name, mask in masks.items():
+                expected = drop_rows(x, rows, layer_mask(0, step, name, 0.5))
+                assert torch.equal(drop_rows(x, rows, mask), expected)
+                assert torch.equal(drop_rows(x, rows, keys.mask(0, name, 0.5)), expected)

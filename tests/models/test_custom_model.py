@@ -24,7 +24,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.models.import_custom_source import source_digest
+from gnnhpc.models.import_custom_model import source_digest
 from gnnhpc.models.model import BuildOptions, Context
 from jobs.sweep.plan import plan
 from tests.tools.graphs import make_graph, relative_error

@@ -23,7 +23,10 @@ TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "masks": (("gnnhpc/kernels/dropout_mask.py",), ("tests/kernels/test_dropout_mask.py",)),
     "intervals": (("analysis/statistics/intervals.py",), ("tests/analysis/test_statistics.py",)),
-    "step times": (("analysis/statistics/warmup.py",), ("tests/analysis/test_statistics.py",)),
-    "noise": (("analysis/statistics/counted_steps.py",), ("tests/analysis/test_load.py",)),
+    "step times": (
+        ("analysis/statistics/find_warmup_end.py",),
+        ("tests/analysis/test_statistics.py",),
+    ),
+    "noise": (("analysis/statistics/cut_warmup_steps.py",), ("tests/analysis/test_load.py",)),
 }
 """By name the files of one idea, and the tests that must notice any change to them."""

@@ -11,7 +11,7 @@ import pytest
 
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.core.versioned_json import with_digest
-from gnnhpc.records.resume_points import (
+from gnnhpc.records.choose_resume_point import (
     CHECKPOINT_VERSION,
     EarlierAttempts,
     digests,

@@ -10,7 +10,7 @@ GRAPH = """
 import torch
 from torch import nn
 from gnnhpc import Layer, Model
-from gnnhpc.models.layers.dropout import Dropout
+from gnnhpc.models.layers.dropout_layer import Dropout
 
 
 class Net(Model):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels.attention import Heads, attend
 from gnnhpc.kernels.dropout_mask import Mask
-from gnnhpc.models.layers.dropout import active_mask
+from gnnhpc.models.layers.dropout_layer import active_mask
 from gnnhpc.models.layers.linear import Features, glorot, project
 from gnnhpc.models.model import Context
 

@@ -52,7 +52,7 @@ def compile_custom_layer(layer: nn.Module, mode: str, *, dynamic: bool, hop: int
     layers of this code is not compiled and shows what a layer reads of its block, which is there
     before each later one.
     """
-    from gnnhpc.models.layers.dropout import Dropout
+    from gnnhpc.models.layers.dropout_layer import Dropout
 
     if isinstance(layer, Dropout):
         return
@@ -98,7 +98,7 @@ def _prepare() -> None:
     from torch._dynamo.callback import callback_handler
 
     from gnnhpc.models.layers.batchnorm import BatchNorm
-    from gnnhpc.models.layers.dropout import Dropout
+    from gnnhpc.models.layers.dropout_layer import Dropout
 
     # Layers of one class share one limit, and each has settings of its own.
     dynamo.config.recompile_limit = dynamo.config.accumulated_recompile_limit

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.aggregate import weighted_sum
 from gnnhpc.models.layers.convolution_layers import degree_weights
-from gnnhpc.models.layers.dropout import ReluDropout
+from gnnhpc.models.layers.dropout_layer import ReluDropout
 from gnnhpc.models.layers.linear import features_linear, glorot, linear
 from gnnhpc.models.model import Context
 

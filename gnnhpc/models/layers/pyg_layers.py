@@ -20,7 +20,7 @@ from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import number_entries
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
-from gnnhpc.models.layers.dropout import ReluDropout
+from gnnhpc.models.layers.dropout_layer import ReluDropout
 from gnnhpc.models.model import Context
 
 Input = Tensor | SparseRows

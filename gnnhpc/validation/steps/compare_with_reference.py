@@ -27,7 +27,7 @@ from gnnhpc.validation.reference.training_step import (
     train_step,
 )
 from gnnhpc.validation.steps.captured_steps import INPUT, Capture, Kind, Place, array_of, sketch
-from gnnhpc.validation.steps.differences import (
+from gnnhpc.validation.steps.difference_measures import (
     LAYER_KEEPS_STATE,
     When,
     explain_gradients,

@@ -13,7 +13,7 @@ from gnnhpc.engines import activation_checkpointing
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
 from gnnhpc.kernels import dropout_mask as mask
-from gnnhpc.models.layers import dropout
+from gnnhpc.models.layers import dropout_layer
 from gnnhpc.training import loop
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.loss_and_metrics import Classification
@@ -71,7 +71,7 @@ def dropout_masks_by_the_seed_of_another_replica(
     return original(seed + rank(), step, name, p)
 
 
-@of_dropout(cell=cells.GAT, at=(dropout, "active_mask"))
+@of_dropout(cell=cells.GAT, at=(dropout_layer, "active_mask"))
 def dropout_in_evaluation(original: Any, name: str, p: float, training: bool, context: Any) -> Any:
     return original(name, p, True, context)
 

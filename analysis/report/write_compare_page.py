@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from analysis.load.cell_flags import count_flags
 from analysis.load.comparable import differences
+from analysis.load.read_cell_flags import count_flags
 from analysis.render.document import Table
 from analysis.render.formats import atomic_output_folder, write_table
 from analysis.statistics.intervals import CONFIDENCE

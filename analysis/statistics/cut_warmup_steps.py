@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.warmup import detect_warmup, drift, mark_outliers
+from analysis.statistics.find_warmup_end import detect_warmup, drift, mark_outliers
 
 PHASE_COLUMNS = [
     *("cell", "phase", "n", "warmup_dropped", "profiled_dropped", "outliers", "drift"),
