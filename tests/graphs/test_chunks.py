@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.blocks import Block, BlocksOnRequest, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import ChunkMode, ChunkSet, build_chunks
 from gnnhpc.graphs.node_features import SparseRows, feature_rows
@@ -63,6 +63,38 @@ def check_degree(chunk: GraphChunk) -> None:
     block = chunk.blocks[0]
     assert torch.equal(chunk.degree[: block.rows_out], block.indptr.diff().clamp(min=1))
     assert (chunk.degree[chunk.nodes < 0] == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_block_has_its_edges_in_the_form_of_each_reader(dtype: torch.dtype) -> None:
+    # Edges 0-1, 3-1 and 3-0, and the self-loops of two rows.
+    target, source = torch.tensor([[0, 0, 1, 1, 1], [0, 3, 0, 1, 3]], dtype=dtype)
+    weights = torch.tensor([1.0, 0.5, 2.0, 1.0, 3.0])
+    indptr, edge = torch.tensor([0, 2, 5], dtype=dtype), torch.arange(5, dtype=dtype)
+    block = Block(indptr, source, target, edge, rows_in=4, edge_weight=weights)
+    assert block.edge_index.tolist() == [[0, 3, 0, 1, 3], [0, 0, 1, 1, 1]]
+    assert block.neighbours.tolist() == [[3, 0, 3], [0, 1, 1]]
+    assert block.neighbour_count == 3
+    assert block.neighbour_weight is not None
+    assert block.neighbour_weight.tolist() == [0.5, 2.0, 3.0]
+    assert dataclasses.replace(block, edge_weight=None).neighbour_weight is None
+    by_source = block.transpose
+    assert by_source.indptr.tolist() == [0, 2, 3, 3, 5]
+    assert by_source.edge.tolist() == [0, 2, 3, 1, 4]
+    assert by_source.target.tolist() == [0, 1, 1, 0, 1]
+    assert {x.dtype for x in (by_source.indptr, by_source.edge, by_source.target)} == {dtype}
+    assert block.pieces(2) == [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 5))]
+    assert block.pieces(5) == [(slice(0, 2), slice(0, 5))]
+
+
+def test_blocks_move_to_a_device_once_and_when_a_layer_asks() -> None:
+    chunk = build_chunks(make_graph(9, 12, seed=0), 2, "halo", 2).chunks[0].to("meta")
+    assert isinstance(chunk.blocks, BlocksOnRequest)
+    assert chunk.nodes.is_meta
+    assert not any(block.source.is_meta for block in chunk.present_blocks)
+    assert chunk.blocks[-1].source.is_meta
+    assert chunk.blocks[1] is chunk.blocks[-1] is chunk.present_blocks[1]
+    assert all(block.source.is_meta for block in chunk.blocks[:])
 
 
 def owned(chunkset: ChunkSet, split: str) -> torch.Tensor:
