@@ -1,6 +1,6 @@
 """`python -m tests.slower_layer`: how often `compare` names a layer that is a little slower.
 
-Two runs of one GAT cell are measured in turn, repeat by repeat; in the second the first layer takes
+Two runs of one GAT cell take turns, repeat by repeat; in the second the first layer takes
 longer, forward and backward. `compare` must name that layer. With `--tries` half of the repeats are
 drawn so many times, and each draw is compared. `make a-a` counts how often equal runs differ.
 """

@@ -37,12 +37,12 @@ Series = NDArray[np.float64]
 
 
 class Envelope(NamedTuple):
-    """How far apart rounding may drive a quantity, relative."""
+    """The largest relative difference of a quantity that rounding explains, by step."""
 
     first: float
     """The envelope at step 0, before any update."""
     later: float
-    """At step n the envelope is this times `_GROWTH ** n`."""
+    """The envelope at step n is this value times `_GROWTH ** n`."""
 
     def allowed(self, apart: Series, dtype: str = "float32") -> Series:
         """What is allowed of each step's difference `apart`, nan where so much is allowed that a

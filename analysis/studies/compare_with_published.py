@@ -25,7 +25,7 @@ _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
     *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
 )
-"""What rows may differ in that learn the same from the whole graph."""
+"""Settings in which two rows may differ although both train on the whole graph."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def compare_claim(
 
 
 def _sides(claim: Claim, rows: Sequence[Row]) -> Iterator[tuple[tuple[str, str, str], Side]]:
-    """Each with a key that a published and a measured side of the same comparison share."""
+    """Yields each side with a key, which is equal for the published and the measured side."""
     for row in selected(rows, claim.select):
         if claim.pair is None:
             other, value = None, row.interval(claim.quantity)
@@ -159,8 +159,8 @@ def with_accuracy_lost(rows: Sequence[Row]) -> list[Row]:
 
 
 def _difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
-    """The row's less the other's, from the seeds that both have, or of published rows; None
-    without any."""
+    """The metric of the row minus that of the other: over the seeds that both have, or as it is
+    published. None if there is neither."""
     if row.configuration is None:
         mine, theirs = row.interval(metric), other.interval(metric)
         return Interval(mine.value - theirs.value, None, None) if mine and theirs else None

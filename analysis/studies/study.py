@@ -87,9 +87,9 @@ class PublishedFigure:
     caption: str
     """What the figure's caption says of the points."""
     select: str = "index == index"
-    """Which of the published rows."""
+    """The query that selects the published rows which are drawn."""
     file: str = ""
-    """A file of points that are no rows, which are drawn instead."""
+    """The name of a file of points, which are drawn in place of rows."""
 
 
 @dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)

@@ -112,7 +112,7 @@ class RebuiltBlocks(BlocksOnRequest):
 
     @property
     def present(self) -> list[Block]:
-        """The blocks that layers get, built once more to be looked at."""
+        """The blocks that layers get, which are built again for validation."""
         return [self._build(self._nodes)] * self._count
 
     def to(self, device: torch.device | str) -> RebuiltBlocks:

@@ -35,7 +35,7 @@ def microbatches_of(
     chunks: Sequence[GraphChunk],
     inputs: Sequence[Inputs | None],
 ) -> tuple[MicroBatch, ...]:
-    """Those of chunks and inputs that are on the device."""
+    """The micro-batches of chunks and inputs, which must be on the device."""
     splits = SPLITS[phase] if plan.mesh.has_loss else ()
     return tuple(
         MicroBatch(

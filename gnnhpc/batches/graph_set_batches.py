@@ -86,7 +86,7 @@ class GraphSetBatches(SharedBatches):
 
 
 def _checksum(parts: Sequence[Tensor], chunks: Sequence[GraphChunk]) -> int:
-    """That of the numbers of graphs and of their labels."""
+    """The checksum of the numbers of graphs and of their labels."""
     return crc32(
         tensor
         for part, chunk in zip(parts, chunks, strict=True)

@@ -64,7 +64,7 @@ class Published:
 
 
 _SAME = ("dataset", "argument", "pickled", "normalized", "dense", "splits")
-"""The keys whose values need no filling in."""
+"""The keys whose values are used as they are."""
 
 
 def graph_sizes(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:

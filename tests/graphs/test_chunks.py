@@ -166,7 +166,7 @@ def test_chunk_counts_that_cannot_be(count: int) -> None:
 
 
 def test_each_mode_has_its_own_owners() -> None:
-    """Two rings, nodes dealt in turn: ranges cut every edge, clusters none, a halo keeps all."""
+    """Two rings of alternating nodes: ranges cut every edge, clusters none, a halo keeps all."""
     size = 12
     pairs = {(node, (node + 2) % size) for node in range(size)}
     edges = sorted((target, source) for a, b in pairs for source, target in ((a, b), (b, a)))
