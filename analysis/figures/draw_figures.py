@@ -5,6 +5,7 @@ To add a figure, write a function and add a row to FIGURES.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import multiprocessing
 import os
@@ -230,8 +231,10 @@ def remake_figures(
     tasks = [*_group_tasks(find_models_on_data(summary)), *_timeline_tasks(run, cells)]
     chosen = [task for task in tasks if f"{task.name}-".startswith(f"{only}-")]
     if not chosen:
-        kinds = ", ".join(task.name for task in tasks if task.section != TIMELINE)
-        raise InputError("--only", None, repr(only), f"{kinds}, {TIMELINE}-CELL")
+        names = [task.name for task in tasks if task.section != TIMELINE]
+        close = difflib.get_close_matches(only, [*(kind.name for kind in FIGURES), *names], n=1)
+        found = repr(only) + (f" (is {close[0]} meant?)" if close else "")
+        raise InputError("--only", None, found, f"{', '.join(names)}, {TIMELINE}-CELL")
     with at_width(parse_width(width) if width is not None else None):
         made = [draw(summary, task, folder, width) for task in chosen]
     pictures = [one for one in made if isinstance(one, Picture)]

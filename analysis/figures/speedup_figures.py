@@ -22,7 +22,7 @@ def speedup(group: ModelOnData) -> Figure | str:
     """Speedup in samples a second of training over the baseline that the axis names, with intervals
     over runs; an arrow shows that an interval goes on. Ticks are the bound: R·S·M/(M+(S-1)/V) with
     V virtual stages, or the order of actions for zero-bubble and zbv, over that of the baseline. A
-    hollow marker lies above its bound, its layers' seconds do not explain why, and it is not valid.
+    hollow marker lies above its bound, which its layers' seconds do not explain; it is not valid.
     """
     rows = group.training.dropna(subset=["speedup"])
     if rows["effect"].isna().all():
@@ -75,11 +75,10 @@ def _against_microbatches(
     rows = tidy(rows, column).assign(series=rows["layout"], reference=rows[reference[0]])
     counts: list[Any] = sorted(set(rows["microbatches"]))
     of_several = rows[rows["stages"] * rows["replicas"] > 1].groupby("layout")["microbatches"]
-    several = "chunks" if group.graphs else "micro-batches"
     ticks, places, styles = counts, rows["microbatches"], layout_styles(rows["layout"])
-    across = f"{several} a {'replica' if group.graphs else 'mini-batch'}"
+    across = f"micro-batches a {'replica' if group.graphs else 'mini-batch'}"
     if (of_several.nunique() == 1).all():
-        across = f"layout (m: {several})"
+        across = "layout (m: micro-batches)"
         places = rows["layout"] + "\nm " + rows["microbatches"].astype(str)
         ticks = list(dict.fromkeys(places.sort_index()))
         styles = {n: {**style, "ls": "none", "label": f"_{n}"} for n, style in styles.items()}

@@ -1,8 +1,9 @@
 """The timeline of a step: what each rank did, above the ideal of the same schedule.
 
-Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
-measured forward and backward seconds and nothing else (gnnhpc.core.schedules.timeline). Under a
-split backward, `backward` is of inputs alone, and `weights` are bars of their own.
+Times are seconds since the first rank of a host left the step's first barrier, by the clock that
+all ranks of the host share. The ideal is the same schedule with this step's measured forward and
+backward seconds and nothing else (gnnhpc.core.schedules.timeline). Under a split backward,
+`backward` is of inputs alone, and `weights` are bars of their own.
 """
 
 from __future__ import annotations
@@ -56,7 +57,12 @@ def draw_timeline(run: RunData, cell: str) -> Figure | str:
     step = int(steps["step"].to_numpy()[distance.argmin()])
     records = records[records["step"] == step].sort_values("rank")
     settings = _settings(run, cell)
+    left_s = _left_barrier_s(records)
     measured = spans.loc[spans["step"] == step, _BAR]
+    later_s = measured["rank"].map(left_s)
+    measured = measured.assign(
+        start_s=measured["start_s"] + later_s, end_s=measured["end_s"] + later_s
+    )
     ideal = _ideal_bars(measured, records, settings)
     wall_s, ranks = float(records["wall_s"].max()), len(records)
     waited = float(records["waited_s"].sum() / records["wall_s"].sum())
@@ -64,7 +70,9 @@ def draw_timeline(run: RunData, cell: str) -> Figure | str:
     title = f"{study_title(settings['model'], settings['data'])}\n{settings['layout']}, "
     title += f"train step {step}, measured:\n{significant(1e3 * wall_s, 3)} ms, bubble {bubble}"
     title += f", first {MAX_RANKS} of {ranks} ranks" if ranks > MAX_RANKS else ""
-    panels = [(measured, wall_s, title)]
+    # The last barrier is the same moment for all ranks, so that each row ends there.
+    width_s = float((records["rank"].map(left_s) + records["wall_s"]).max())
+    panels = [(measured, width_s, title)]
     if len(ideal):
         end_s = float(ideal["end_s"].max())
         idle = 1.0 - float((ideal["end_s"] - ideal["start_s"]).sum()) / (ranks * end_s)
@@ -75,14 +83,21 @@ def draw_timeline(run: RunData, cell: str) -> Figure | str:
     with styled():
         figure = new_figure(FULL_IN, 1.3 + len(panels) * (0.4 + 0.24 * len(rows)))
         axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
-        letter_s = 0.065 * wall_s / (figure_width(FULL_IN) - 1.2)
+        letter_s = 0.065 * width_s / (figure_width(FULL_IN) - 1.2)
         for one, (bars, end_s, title) in zip(axes, panels, strict=True):
             _draw_panel(one, rows, bars, end_s, letter_s)
             one.set_title(title, loc="left")
         axes[-1].set_xlabel("time since the step's first barrier (ms)")
-        axes[-1].set_xlim(0, 1e3 * wall_s)
+        axes[-1].set_xlim(0, 1e3 * width_s)
         add_legend(figure, axes)
     return figure
+
+
+def _left_barrier_s(records: pd.DataFrame) -> pd.Series[float]:
+    """Rank -> seconds after the first rank of its host at which it left the first barrier."""
+    start_s = records.set_index("rank")["start_s"]
+    hosts = records.set_index("rank")["host"]
+    return start_s - start_s.groupby(hosts, observed=True).transform("min")
 
 
 def _ideal_bars(
@@ -173,8 +188,8 @@ def timeline_caption(run: RunData, cell: str) -> str:
     caption = (
         f"{settings['layout']}, {count} micro-batch{'es' if count > 1 else ''}"
         f"{_schedule_title(settings)}: the training step nearest the median, above the same "
-        "schedule with the measured forward and backward seconds and nothing else. Each rank's own "
-        "exit from the step's first barrier is its zero."
+        "schedule with the measured forward and backward seconds and nothing else. Time begins "
+        "when the first rank of a host leaves the step's first barrier."
     )
     if settings["virtual_stages"] > 1:
         caption += " 3' is micro-batch 3 in the rank's second virtual stage."

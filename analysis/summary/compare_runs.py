@@ -102,13 +102,15 @@ class Comparison:
 def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Comparison:
     """Load and compare two run folders, by the `mean` or `median` of each run's steps.
 
-    Raises InputError for a path that is no run folder, a negative tolerance, another average, and
-    for runs without a common measured configuration.
+    Raises InputError for a path that is no run folder, one run given twice, a negative tolerance,
+    another average, and for runs without a common measured configuration.
     """
     if not (math.isfinite(tolerance) and tolerance >= 0.0):
         raise InputError("--tolerance", None, f"{tolerance:g}", "a share such as 0.02, or 0")
     if of not in ("mean", "median"):
         raise InputError("--of", None, repr(of), "mean or median")
+    if root_a.resolve() == root_b.resolve():
+        raise InputError(root_b, None, "the run that is compared", "another run of the same sweep")
     a, b = load_run(root_a), load_run(root_b)
     matches, only_in_one = _match(a, b)
     rows = []

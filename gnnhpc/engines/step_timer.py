@@ -106,8 +106,11 @@ class StepTimer:
         self._base: Timestamp | None = None
         self._base_s = time.perf_counter()
 
-    def start(self, *, profiled: bool = False) -> None:
-        """Set time zero, at a step's first barrier, when the device is idle."""
+    def start(self, *, profiled: bool = False) -> float:
+        """Set time zero, at a step's first barrier, when the device is idle.
+
+        Returns that moment in seconds of the host's monotonic clock.
+        """
         self._beats += 1 + len(self._spans)
         self._spans = []
         self._recompute_s = 0.0
@@ -117,6 +120,7 @@ class StepTimer:
             self.has_spans = profiled
             self._base = self.now() if profiled else None
         self._base_s = time.perf_counter()
+        return self._base_s
 
     def begin(self, name: SpanName, microbatch: int | None = None, virtual_stage: int = 0) -> None:
         if self.has_spans:

@@ -89,7 +89,8 @@ class StepRecord:
     epoch: int
     warmup: bool
     start_s: float
-    """Seconds since the rank's first step began."""
+    """When the rank left the first barrier, in seconds of the host's monotonic clock, which all
+    processes of a host share."""
     wall_s: float
     cpu_s: float
     """Processor seconds of all threads of this process, read outside of the step."""

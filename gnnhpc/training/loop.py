@@ -61,7 +61,6 @@ class TrainingLoop:
     final: dict[Phase, dict[str, float]] = field(default_factory=dict)
     """The metrics of each phase's last step."""
     test_steps_done: int = 0
-    _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
 
     @property
@@ -142,8 +141,7 @@ class TrainingLoop:
         with profile or contextlib.nullcontext():
             before = machine_readings()
             self.mesh.barrier()
-            start_s = time.perf_counter() - self._began_s
-            timer.start(profiled=profile is not None)
+            start_s = timer.start(profiled=profile is not None)
             if phase == "train":
                 output = self._train(batch)
             else:

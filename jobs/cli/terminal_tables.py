@@ -38,16 +38,30 @@ def print_dry_run(submission: Submission) -> None:
     if missing := " ".join(missing_data([cell.experiment for cell in cells], root)):
         there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
-    print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
+    print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}")
+    if submission.plan and submission.run.exists():
+        print(f"{submission.run} exists already, so the submission needs another --name")
+    lines = [*_array_needs(submission), *_edges_lines(submission), *_summary(submission)]
+    print("\n".join(["", *lines]))
+
+
+def _array_needs(submission: Submission) -> list[str]:
+    """A line for each array: what a job of it asks Slurm for, or its ranks on this machine."""
+    if submission.cluster == "local":
+        rows = [("array", "cells", "ranks")]
+        for array in submission.arrays:
+            ranks = array.resources.nodes * array.resources.tasks_per_node
+            rows.append((array.name, str(len(array.cells)), str(ranks)))
+        return _table(rows)
     rows: list[tuple[str, ...]] = [
         ("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")
     ]
-    for array in arrays:
+    for array in submission.arrays:
         needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
         sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
         limit = format_duration(needs.time_min * 60)
         rows.append((array.name, *map(str, sizes), limit, tasks))
-    print("\n".join([*_table(rows), *_edges_lines(submission), *_summary(submission)]))
+    return _table(rows)
 
 
 def _summary(submission: Submission) -> Iterator[str]:
@@ -193,9 +207,9 @@ def format_duration(seconds: float) -> str:
 
 
 def _array_lines(current: RunStatus) -> list[str]:
-    """A line for each array, with the number of its cells in each state."""
+    """A line for each array: its cells in each state, attempts, and what is known of the rest."""
     states = list(current.counts())
-    rows = [("array", "cells", *states, "s a step", "left")]
+    rows = [("array", "cells", *states, "attempts", "s a step", "left")]
     for name in dict.fromkeys(cell.array for cell in current.cells):
         cells = [cell for cell in current.cells if cell.array == name]
         counts = Counter(cell.state for cell in cells)
@@ -204,8 +218,10 @@ def _array_lines(current: RunStatus) -> list[str]:
         step = f"{sum(step_s) / len(step_s):.3g}" if step_s else ""
         left = format_duration(max(etas)) if etas else ""
         shown = (str(counts[state] or "") for state in states)
-        rows.append((name, str(len(cells)), *shown, step, left))
-    return _table(rows)
+        attempts = str(sum(cell.attempts for cell in cells) or "")
+        rows.append((name, str(len(cells)), *shown, attempts, step, left))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return _table(list(zip(*columns, strict=True)))
 
 
 def _cell_lines(current: RunStatus) -> list[str]:

@@ -37,6 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["report"], "RUN"),
         (["report", "{run}", "--colour"], "--colour"),
         (["report", "{run}", "--only", "speed"], "allowed: speedup-gat-cora"),
+        (["report", "{run}", "--only", "speedups"], "(is speedup meant?)"),
         (["report", "{run}", "--only", "timeline-nothing"], "timeline-CELL"),
         (["report", "{run}", "--only", "speedup", "--width", "84"], "such as 84mm"),
         (["report", "{run}", "--only", "speedup", "--width", "1mm"], "such as 84mm"),
@@ -45,6 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["report", "{run}", "--width", "84mm"], "with --only FIGURE"),
         (["compare", "{run}", "{run}", "--tolerance=nan"], "--tolerance"),
         (["compare", "{run}", "{run}", "--of=mode"], "--of"),
+        (["compare", "{run}", "{run}"], "allowed: another run of the same sweep"),
         (["check", "{run}", "--repeats", "0"], "--repeats"),
     ],
 )

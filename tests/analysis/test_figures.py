@@ -18,6 +18,7 @@ from analysis.figures import draw_figures
 from analysis.figures.colours_and_style import new_figure, styled
 from analysis.figures.draw_figures import FIGURES, FigureKind
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
+from analysis.figures.timeline import draw_timeline
 from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.conftest import GOLDEN, experiments_of
 from tests.tools.made_steps import Machine
@@ -156,6 +157,22 @@ def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
     command = "gnnhpc report paper run --only speedup-vig-synthetic-cifar10 --width 84mm"
     assert f"remade by: {command})" in text
     assert "CreationDate" not in text
+
+
+def test_ranks_of_a_host_have_one_clock_in_a_timeline(root: Path) -> None:
+    """A rank that leaves the barrier 5 ms after the others begins 5 ms later."""
+    run = analysis.load_run(root)
+    cell = str(run.cells.loc[run.cells["layout"] == "pp2", "cell"].iloc[0])
+
+    def first_bar_ms(rank: int) -> float:
+        figure = draw_timeline(run, cell)
+        assert not isinstance(figure, str), figure
+        rows = [bars for bars in figure.axes[0].collections if bars.get_label() == "forward"]
+        return float(rows[rank].get_paths()[0].vertices[:, 0].min())
+
+    before = [first_bar_ms(rank) for rank in (0, 1)]
+    run.ranks.loc[run.ranks["rank"] == 1, "start_s"] += 0.005
+    assert [first_bar_ms(rank) for rank in (0, 1)] == pytest.approx([before[0], before[1] + 5])
 
 
 @pytest.mark.quick("loss", "speedup")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
+from jobs.cli import main
 from jobs.run.status import status
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.site_settings import Site
@@ -74,7 +75,11 @@ def test_cells_run_one_after_another_and_again(
     assert list(RunPaths(done.run).logs.glob("gat-pp2-0-local-*.log"))
     again = rerun(done.run, Selection("gat-seq", "0"), Options("local", wait=True))
     assert again.failed == 0
-    assert [cell.attempts for cell in status(done.run).cells] == [2, 1]
+    capsys.readouterr()
+    assert main(["status", str(done.run)]) == 0
+    head, seq, pp2, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["array", "cells", "done", "attempts"]
+    assert (seq.split(), pp2.split()) == (["gat-seq", *"112"], ["gat-pp2", *"111"])
 
 
 def test_ranks_get_the_variables_of_their_own_group_alone(

@@ -102,6 +102,10 @@ def test_a_dry_run_prints_one_script_and_writes_nothing(
     assert list(tmp_path.glob("runs*")) == []
     assert main(["submit", "spec.yaml", "--live"]) == 0
     assert "gat-seq 0-1: Slurm job 101\n" in capsys.readouterr().out
+    assert main(["submit", "spec.yaml", "--dry-run", "--cluster", "local"]) == 0
+    out = capsys.readouterr().out
+    assert "exists already, so the submission needs another --name" in out
+    assert "gat-pp2      2  2" in out, "ranks, and no nodes"
 
 
 def test_without_slurm_nothing_is_submitted(

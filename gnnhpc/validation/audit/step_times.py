@@ -51,8 +51,8 @@ def _impossible(rank: RankRecords, elapsed: float) -> Iterator[str]:
     for cause, steps in wrong.items():
         for n in np.flatnonzero(steps)[:1]:
             yield f", {rank.steps[n].phase} step {rank.steps[n].step}: {cause} ({wall[n]:.6f} s)"
-    if not ends[-1] <= elapsed + 1.0:
-        yield f": steps end after {ends[-1]:.3f} s of an attempt of {elapsed:.3f} s"
+    if not ends[-1] - start[0] <= elapsed + 1.0:
+        yield f": steps take {ends[-1] - start[0]:.3f} s of an attempt of {elapsed:.3f} s"
 
 
 def schedule(attempt: AttemptRecords) -> Check:
