@@ -47,15 +47,13 @@ def print_dry_run(submission: Submission) -> None:
 
 def _array_needs(submission: Submission) -> list[str]:
     """A line for each array: what a job of it asks Slurm for, or its ranks on this machine."""
+    rows: list[tuple[str, ...]] = [("array", "cells", "ranks")]
     if submission.cluster == "local":
-        rows = [("array", "cells", "ranks")]
         for array in submission.arrays:
             ranks = array.resources.nodes * array.resources.tasks_per_node
             rows.append((array.name, str(len(array.cells)), str(ranks)))
         return _table(rows)
-    rows: list[tuple[str, ...]] = [
-        ("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")
-    ]
+    rows = [("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")]
     for array in submission.arrays:
         needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
         sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
