@@ -110,7 +110,7 @@ def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Compa
     if of not in ("mean", "median"):
         raise InputError("--of", None, repr(of), "mean or median")
     if root_a.resolve() == root_b.resolve():
-        raise InputError(root_b, None, "the run that is compared", "another run of the same sweep")
+        raise InputError(root_b, None, "the same folder twice", "different runs")
     a, b = load_run(root_a), load_run(root_b)
     matches, only_in_one = _match(a, b)
     rows = []

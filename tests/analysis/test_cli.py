@@ -46,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["report", "{run}", "--width", "84mm"], "with --only FIGURE"),
         (["compare", "{run}", "{run}", "--tolerance=nan"], "--tolerance"),
         (["compare", "{run}", "{run}", "--of=mode"], "--of"),
-        (["compare", "{run}", "{run}"], "allowed: another run of the same sweep"),
+        (["compare", "{run}", "{run}"], "the same folder twice"),
         (["check", "{run}", "--repeats", "0"], "--repeats"),
     ],
 )
