@@ -110,10 +110,11 @@ def argument(value: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Address of a contiguous tensor; None for None."""
+    """Address of a contiguous tensor of a CPU; None for None."""
     if tensor is None:
         return None
     assert tensor.is_contiguous()
+    assert tensor.is_cpu, f"found a tensor of {tensor.device}; allowed: of a CPU"
     return tensor.data_ptr()
 
 

@@ -45,7 +45,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
         with computed_by("triton"):
             from gnnhpc.kernels.triton import triton_aggregate
 
-            yield Kernel(triton_aggregate, small_block())
+            yield Kernel(triton_aggregate, small_block().to(GPU))
         return
     with computed_by("c++"), threads(int(request.param.split()[1])):
         yield Kernel(cpp_aggregate, block_with_hub())
@@ -77,7 +77,7 @@ def small_block(index: torch.dtype = torch.int32) -> Block:
         whole.indptr[: rows + 1],
         *(x[:edges] for x in (whole.source, whole.target, whole.edge)),
     )
-    return Block(*(part.to(index) for part in parts), rows_in=whole.rows_in).to(GPU)
+    return Block(*(part.to(index) for part in parts), rows_in=whole.rows_in)
 
 
 def whole(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: torch.device) -> Tensor:

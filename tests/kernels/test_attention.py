@@ -153,7 +153,8 @@ def test_attention_is_that_of_torch(
     heads: int,
     channels: int,
 ) -> None:
-    block = small_block(index)
+    device = device_of(code)
+    block = small_block(index).to(device)
     draw = torch.Generator().manual_seed(1)
     h, first, second = (
         torch.randn((count, heads, channels), generator=draw, dtype=dtype) for count in (20, 1, 1)
@@ -165,14 +166,9 @@ def test_attention_is_that_of_torch(
     inputs = [h, None, torch.cat((first, second)), bias]
     if model == "gatv2":
         inputs = [h, h / 2, first, bias]
+    inputs = [x if x is None else x.to(device) for x in inputs]
     found, expected = (
-        attended(
-            each,
-            [x if x is None else x.to(device_of(each)) for x in inputs],
-            block,
-            Heads(heads, channels),
-        )
-        for each in (code, "torch")
+        attended(each, inputs, block, Heads(heads, channels)) for each in (code, "torch")
     )
     assert (scores == "no numbers") == bool(found[0].isnan().any())
     # In gradients of scores, numbers of their size cancel.

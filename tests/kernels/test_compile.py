@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from gnnhpc.kernels import compile as build
+from gnnhpc.kernels.dispatch import address
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 needs_compiler = pytest.mark.skipif(
@@ -126,3 +128,9 @@ def test_processes_that_start_together_compile_once(kernels: Path, tmp_path: Pat
     assert [rank.wait(60) for rank in ranks] == [0, 0, 0, 0]
     assert log.read_text() == "x\n"
     assert not list((tmp_path / "cache").glob("*.tmp"))
+
+
+def test_a_kernel_gets_no_address_of_another_device() -> None:
+    assert address(torch.ones(3)) is not None
+    with pytest.raises(AssertionError, match="found a tensor of meta"):
+        address(torch.ones(3, device="meta"))
