@@ -93,9 +93,10 @@ class StepTimes:
 class StepTimer:
     """Collects the spans of one step at a time; spans follow one another and do not nest."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.on_device = device.type == "cuda"
+    def __init__(self, *devices: torch.device) -> None:
+        """`devices` are those of this process's stages; events are of the first."""
+        self._devices = devices
+        self.on_device = devices[0].type == "cuda"
         self.has_spans = not self.on_device
         """Whether the present step has spans."""
         self._doing = "starting"
@@ -169,9 +170,15 @@ class StepTimer:
         return work, last.name + of
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the devices have done the work of the step.
+
+        All of it is on their current streams, or these wait for it: engines wait for what they
+        send and reduce, and replays and torchgpipe's copies join. A stream that samples the next
+        mini-batch goes on meanwhile.
+        """
         if self.on_device:
-            torch.cuda.synchronize(self.device)
+            for device in self._devices:
+                torch.cuda.current_stream(device).synchronize()
 
     def stop(self) -> StepTimes:
         """End the step, after its last barrier."""

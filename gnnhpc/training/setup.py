@@ -66,7 +66,7 @@ def set_up(
     model.
     """
     layer_specs = layer_specs or outline(experiment)
-    timer = StepTimer(mesh.device)
+    timer = StepTimer(*mesh.devices)
     # Classification, unless the experiment asks for link prediction.
     splits, outputs = experiment.kind != "images", experiment.model.loaded.outputs
     task = (

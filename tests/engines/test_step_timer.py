@@ -46,6 +46,26 @@ def test_spans_follow_one_another_and_add_up_with_the_rest() -> None:
     assert sum(each or 0.0 for each in parts) == pytest.approx(times.wall_s)
 
 
+def test_a_step_waits_for_its_own_streams_of_all_its_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another stream may be sampling the next mini-batch, whose time is not the step's."""
+    waited: list[torch.device] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            self.synchronize = lambda: waited.append(device)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("waits for all streams"))
+    devices = torch.device("cuda", 0), torch.device("cuda", 1)
+    timer = StepTimer(*devices)
+    timer.start()
+    timer.synchronize()
+    assert timer.stop().spans is None
+    assert waited == [*devices]
+
+
 def test_waiting_for_a_late_replica_is_no_all_reduce() -> None:
     for last_ready_s, spans in (
         (1.5, [("wait", 1.0, 1.5), ("allreduce", 1.5, 2.0)]),

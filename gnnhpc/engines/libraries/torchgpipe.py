@@ -174,10 +174,6 @@ class TorchgpipeEngine:
         # torchgpipe has connected the graphs of the micro-batches in its order.
         timer.begin("backward")
         torch.autograd.backward(losses)
-        # The step's clock is the first device's.
-        first, *others = plan.mesh.devices
-        for device in others:
-            torch.cuda.current_stream(first).wait_stream(torch.cuda.current_stream(device))
         timer.end()
         self.gradients.average()
         plan.stage.end_minibatch()
