@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from gnnhpc.kernels.triton.sampling_programs import bounded_number
+from gnnhpc.kernels.triton.vig_programs import gelu, gelu_slope, normal_tail
 
 
 @triton.jit(do_not_specialize=["low", "high", "step", "bound", "layer"])
@@ -21,3 +22,13 @@ def bounded_numbers(found, low, high, step, bound, layer, ROWS: tl.constexpr, DR
             limit, node >= 0, node.to(tl.uint32), step, layer, low, high, place
         )
         tl.store(found + node * DRAWS + draw, number)
+
+
+@triton.jit
+def gelus(a, value, slope, SIZE: tl.constexpr):
+    """GELU of a [SIZE], and its derivative."""
+    at = tl.arange(0, SIZE)
+    number = tl.load(a + at)
+    bell, factor = normal_tail(tl.abs(number))
+    tl.store(value + at, gelu(number, bell, factor))
+    tl.store(slope + at, gelu_slope(number, bell, factor))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnnhpc.data.data_settings import Cifar10
@@ -162,6 +163,21 @@ def test_layers_are_the_exact_reference(
             found = results(ours.to(device), x, train=train)
         assert codes == {code} - {"torch", "float64"}
         assert_equal(found, results(exact, x, train=train), NEAR[code])
+
+
+def test_triton_approximates_gelu_as_closely_as_single_precision_rounds() -> None:
+    needs_triton()
+    from tests.kernels.probe_programs import gelus
+
+    a = torch.linspace(-12, 12, 2**14, device=GPU)
+    value, slope = torch.empty_like(a), torch.empty_like(a)
+    gelus[(1,)](a, value, slope, SIZE=len(a))
+    wide = a.double().requires_grad_()
+    exact = F.gelu(wide)
+    exact.sum().backward()
+    assert wide.grad is not None
+    torch.testing.assert_close(value.double(), exact.detach(), rtol=3e-7, atol=3e-7)
+    torch.testing.assert_close(slope.double(), wide.grad, rtol=0, atol=6e-7)
 
 
 @needs_kernel

@@ -18,7 +18,8 @@ from gnnhpc.kernels.vig.torch_vig import Grid, Passes, Sums, Weights
 
 FFN, GRAPHER = 3, 7
 """Inputs of a hidden unit."""
-# Of what was tried on an H200, with 512 hidden units and a million rows, the fastest.
+# Of what was tried on an H200, with an FFN's 512 hidden units, a million rows and programs of half
+# as many instructions again, the fastest; with a Grapher's inputs only its forward was timed.
 ROWS = 256
 """That a program over rows takes, of 4 warps."""
 UNITS = 256
@@ -80,8 +81,7 @@ class TritonPasses(Passes):
             **{name: constants[name] for name in ("INPUTS", "HIDDEN", "AT_ONCE")},
             UNITS=at_once,
         )
-        real = weights.w2.shape[1]
-        sums = d_units.sum(0, dtype=torch.float64)[:, :real]
+        sums = d_units.sum(0, dtype=torch.float64)
         d_b2 = d_y.sum(0, dtype=torch.float64)
         return Sums(sums[:-3].t(), sums[-3:], d_b2, d_x, d_neighbours if conv else None)
 
@@ -110,9 +110,8 @@ def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _units(first: Tensor, w2: Tensor) -> Tensor:
-    """The programs' `units`, `[inputs + 4, hidden]`, with units of zeros up to whole turns."""
-    units = torch.cat([first.t(), w2])
-    return torch.nn.functional.pad(units, (0, -units.shape[1] % AT_ONCE)).contiguous()
+    """The programs' `units`, `[inputs + 4, hidden]`."""
+    return torch.cat([first.t(), w2])
 
 
 def _over_rows(units: Tensor) -> dict[str, int]:
