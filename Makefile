@@ -35,7 +35,7 @@ help:
 	@echo 'make slow     tests that take long: a defect of each class, other instruction sets'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
-	@echo 'make gpu      the tests that need a GPU, and a benchmark on it -> report/gpu.csv'
+	@echo 'make gpu      a benchmark on a GPU -> report/gpu.csv, and the tests that need one'
 	@echo 'make coverage-of-intervals  how often intervals hold the truth, simulated'
 	@echo 'make a-a      twenty runs of one cell: how often equal things are called different'
 	@echo 'make slower-layer  two real runs, one with a slower layer: whether compare names it'
@@ -147,12 +147,14 @@ healthy: setup
 mutants: setup
 	nice -n 10 $(PY) -m tests.mutants
 
-# The benchmark measures whether or not all tests pass.
+# What tells most comes first, and each command runs whether or not the one before failed.
 gpu: setup
 	@status=0; \
-	$(PYTEST) tests/gpu || status=$$?; \
-	$(PYTEST) tests/kernels tests/models -k triton || status=$$?; \
 	$(PY) -m benchmarks gpu --out report/gpu.csv || status=$$?; \
+	$(PYTEST) -n 8 --dist worksteal tests/gpu/test_cuda_graphs.py || status=$$?; \
+	$(PYTEST) -n 8 --dist worksteal tests/kernels tests/models -k triton || status=$$?; \
+	$(PYTEST) -n 8 --dist worksteal tests/gpu --ignore=tests/gpu/test_cuda_graphs.py \
+	  || status=$$?; \
 	exit $$status
 
 # Extra packages, which neither the product nor its tests need.

@@ -12,7 +12,7 @@ import benchmarks
 from analysis.render.number_text import format_value
 from benchmarks import rows_many_processes as many
 from benchmarks import rows_one_process as one
-from benchmarks.rows_gpu import gpu
+from benchmarks.rows_gpu import gpu, gpu_more
 from benchmarks.table import Match, Row, measure, show, write_csv
 from benchmarks.turns import ROOT
 
@@ -31,8 +31,9 @@ GROUPS: dict[str, Group] = {
     "suite": many.suite,
     "sampled": one.sampled,
     "gpu": gpu,
+    "gpu-more": gpu_more,
 }
-BY_NAME = ("sampled", "gpu")
+BY_NAME = ("sampled", "gpu", "gpu-more")
 """Groups that need more memory or a GPU, so they run only where they are named."""
 
 
@@ -55,6 +56,7 @@ def main() -> int:
     if unknown:
         parser.error(f"found {unknown[0]!r}; allowed: {', '.join(GROUPS)}")
     os.environ["GNNHPC_THREADS"] = str(options.threads)
+    out = options.out or ROOT / "report" / ("bench-quick.csv" if options.quick else "bench.csv")
     rows: list[Row] = []
     known: list[str] = []
     for name in names:
@@ -65,12 +67,12 @@ def main() -> int:
                     rows.append(row)
                     words = map(format_value, (row.ours, row.reference, row.ratio, row.met))
                     print(f"{row.what}: {' '.join(words)}", flush=True)
+                # A command that is ended early leaves what it has measured.
+                write_csv(out, rows)
     if not rows:
         allowed = f"a part of one of: {'; '.join(dict.fromkeys(known))}"
         print(f"error: --only: found {options.only!r}; allowed: {allowed}", file=sys.stderr)
         return 2
-    out = options.out or ROOT / "report" / ("bench-quick.csv" if options.quick else "bench.csv")
-    write_csv(out, rows)
     show(rows)
     print(out)
     return 1 if any(row.failed for row in rows) else 0

@@ -25,7 +25,6 @@ FORMS = {
 }
 """The libraries' programs for a whole graph."""
 ON_CPUS = ("edge_index", "adj_t", "csr", "compiled", "dgl")
-ON_GPUS = ("edge_index", "csr", "compiled", "cuda_graph")
 VIG_FORMS = {
     "edge_index": "the study's form with edge_index",
     "adj_t": "the study's form with adj_t",
@@ -68,18 +67,26 @@ def recording(*, quick: bool) -> Iterator[Match]:
     yield from recorded("ViG, 20 micro-batches", images_cell, 2 if quick else 10)
 
 
-def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> Iterator[Match]:
-    """Goals: recording costs 1 % at most, and an analysis averages all measured steps."""
-    run = Contestant(
-        "benchmarks.contestants.our_steps:recorded", {"settings": cell, "turns": rounds + 2}
-    )
-    step = f"{what}: seconds of a recorded step, and bare"
-    paused = f"{step} after a pause as long as the run's"
-    comparisons = [
-        Comparison(step, "run", "run", goal, reference_of="bare"),
-        Comparison(paused, "run", "run", goal, reference_of="paused"),
+def recorded_run(cell: Settings, turns: int, **how: Any) -> Contestant:
+    """Steps of a real run with its records and validation, and bare ones between them."""
+    arguments = {"settings": cell, "turns": turns, **how}
+    return Contestant("benchmarks.contestants.our_steps:recorded", arguments)
+
+
+def recording_costs(what: str, run: str, goal: float) -> list[Comparison]:
+    """Recorded steps of a run over its bare ones."""
+    paused = f"{what} after a pause as long as the run's"
+    return [
+        Comparison(what, run, run, goal, reference_of="bare"),
+        Comparison(paused, run, run, goal, reference_of="paused"),
     ]
-    yield Match({"run": run}, comparisons, rounds=rounds)
+
+
+def recorded(what: str, cell: Settings, rounds: int) -> Iterator[Match]:
+    """Goals: recording costs 1 % at most, and an analysis averages all measured steps."""
+    run = recorded_run(cell, rounds + 2)
+    step = f"{what}: seconds of a recorded step, and bare"
+    yield Match({"run": run}, recording_costs(step, "run", 1 / 1.01), rounds=rounds)
     settled = {"steps": 40, "warmup_steps": 8, **cell}
     counted = f"{what}: measured steps, and those that an analysis averages"
     yield Match(
@@ -90,7 +97,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
     )
 
 
-def vig_steps(form: str, *images: int, device: str = "cpu") -> list[Contestant]:
+def vig_steps(form: str, *images: int, device: str = "cpu", **changes: Any) -> list[Contestant]:
     """Training steps of ViG at several sizes of a mini-batch, in seconds an image."""
     if form in ("edge_index", "adj_t"):
         function = "benchmarks.contestants.library_layers:vig"
@@ -98,7 +105,7 @@ def vig_steps(form: str, *images: int, device: str = "cpu") -> list[Contestant]:
         return [Contestant(function, {**form_of, "images": n}, n) for n in images]
     ours = form == "fused"
     model = {"name": "vig", "implementation": "fused" if ours else "pyg"}
-    cells = {n: vig_cell(n, device=device, model=model) for n in images}
+    cells = {n: vig_cell(n, device=device, model=model, **changes) for n in images}
     step = {"fresh": False, "kept": ours}
     return [Contestant(STEP, {"settings": each, **step}, n) for n, each in cells.items()]
 

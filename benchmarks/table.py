@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.render.formats import print_frame
 from analysis.statistics.intervals import UNKNOWN, Interval, ratio_of_pairs
-from benchmarks.turns import Entry, Taken, compete
+from benchmarks.turns import TIMEOUT_S, Entry, Taken, compete
 from gnnhpc.core.provenance import cpu_model, git_commit
 
 
@@ -46,6 +46,10 @@ class Match:
     """Threads of every contestant; None takes those of the command."""
     cpus: int = 1
     """The fewest CPUs on which the comparison means anything."""
+    gpus: int = 0
+    """The fewest GPUs."""
+    timeout_s: float = TIMEOUT_S
+    """The most seconds that a contestant takes to get ready, or for a turn."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +78,35 @@ def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]
 
     With `quick` the sizes are small and goals mean nothing.
     """
-    available = len(os.sched_getaffinity(0))
-    if available < match.cpus:
-        why = f"not measured: {available} CPUs, {match.cpus} needed"
+    lacking = _lacking(match)
+    if lacking is not None:
+        why = f"not measured: {lacking}"
         yield from (Row(each.what, each.goal, why) for each in match.comparisons)
         return
     rounds, warmup = (2, 1) if quick else (match.rounds, match.warmup)
-    taken, missing = compete(match.contestants, rounds, match.threads or threads, warmup)
+    taken, missing = compete(
+        match.contestants,
+        rounds,
+        match.threads or threads,
+        warmup,
+        ours={each.ours for each in match.comparisons},
+        timeout_s=match.timeout_s,
+    )
     for each in match.comparisons:
         yield from _rows(each, taken, missing, quick=quick)
+
+
+def _lacking(match: Match) -> str | None:
+    """What a match needs and this machine has too few of, in words."""
+    cpus, gpus = len(os.sched_getaffinity(0)), 0
+    if match.gpus:
+        import torch
+
+        gpus = torch.cuda.device_count()
+    for unit, here, needed in (("CPU", cpus, match.cpus), ("GPU", gpus, match.gpus)):
+        if here < needed:
+            return f"{here} {unit}{'' if here == 1 else 's'}, {needed} needed"
+    return None
 
 
 def _rows(

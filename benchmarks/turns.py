@@ -12,11 +12,12 @@ import functools
 import importlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +26,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 900.0
+"""The most seconds that a contestant takes to get ready, or for a turn."""
+"""The most seconds that a contestant takes to get ready, or for a turn."""
+END_S = 10.0
+"""Seconds that a contestant has to end, before it is asked to and before it is killed."""
 REST_S = 0.05
 """Seconds before each turn, in which the OpenMP threads of the last contestant fall asleep."""
 Taken = dict[str, float]
@@ -53,32 +58,46 @@ Entry = Contestant | Sequence[Contestant]
 
 
 def compete(
-    entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1
+    entries: Mapping[str, Entry],
+    rounds: int,
+    threads: int,
+    warmup: int = 1,
+    *,
+    ours: Collection[str] = (),
+    timeout_s: float = TIMEOUT_S,
 ) -> tuple[dict[str, list[Taken]], dict[str, str]]:
     """Let all contestants take turns, round after round; warm-up rounds are left out.
 
-    Returns what each measured in each round, and why others measured nothing: a contestant that
-    fails takes no further part.
+    They get ready together, which no turn measures. Returns what each measured in each round, and
+    why others measured nothing: a contestant that fails takes no further part. There are no turns
+    once all of `ours` have failed.
     """
     taken: dict[str, list[Taken]] = {name: [] for name in entries}
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        turns: dict[str, Callable[[], Taken]] = {}
+        begun: dict[str, Started] = {}
         for name, entry in entries.items():
             try:
-                turns[name] = stack.enter_context(started(_fastest(entry, threads), threads))
+                fastest = _fastest(entry, threads, timeout_s)
             except BenchmarkError as error:
                 missing[name] = str(error)
-        for _ in range(warmup + rounds):
-            for name in [name for name in turns if name not in missing]:
+            else:
+                begun[name] = stack.enter_context(
+                    contextlib.closing(Started(fastest, threads, timeout_s))
+                )
+        for answer_of in (Started.ready, *[Started.turn] * (warmup + rounds)):
+            for name in [name for name in begun if name not in missing]:
                 try:
-                    taken[name].append(turns[name]())
+                    taken[name].append(answer_of(begun[name]))
                 except BenchmarkError as error:
                     missing[name] = str(error)
-    return {name: all_[warmup:] for name, all_ in taken.items() if name not in missing}, missing
+            if ours and missing.keys() >= set(ours):
+                break
+    first = 1 + warmup
+    return {name: all_[first:] for name, all_ in taken.items() if name not in missing}, missing
 
 
-def _fastest(entry: Entry, threads: int) -> Contestant:
+def _fastest(entry: Entry, threads: int, timeout_s: float) -> Contestant:
     """The variant with the smallest median of two turns, each tried alone.
 
     A variant that fails, as for want of memory, loses. Raises BenchmarkError if all do.
@@ -89,9 +108,10 @@ def _fastest(entry: Entry, threads: int) -> Contestant:
     errors = []
     for variant in entry:
         try:
-            with started(variant, threads) as turn:
-                turn()
-                seconds.append((median(turn()["seconds"] for _ in range(2)), variant))
+            with contextlib.closing(Started(variant, threads, timeout_s)) as begun:
+                begun.ready()
+                begun.turn()
+                seconds.append((median(begun.turn()["seconds"] for _ in range(2)), variant))
         except BenchmarkError as error:
             errors.append(error)
     if not seconds:
@@ -99,55 +119,71 @@ def _fastest(entry: Entry, threads: int) -> Contestant:
     return min(seconds, key=lambda one: one[0])[1]
 
 
-@contextlib.contextmanager
-def started(contestant: Contestant, threads: int) -> Iterator[Callable[[], Taken]]:
-    """A process that waits for its turns; each call takes one and returns what it measured.
+class Started:
+    """The process of a contestant, which gets ready at once and then waits for its turns.
 
-    Raises BenchmarkError if the process fails or does not answer.
+    Methods that wait for an answer raise BenchmarkError if the process fails or does not answer.
     """
-    connection, theirs = multiprocessing.Pipe()
-    with connection, tempfile.TemporaryFile() as printed:
+
+    def __init__(self, contestant: Contestant, threads: int, timeout_s: float) -> None:
+        self.timeout_s, self._contestant = timeout_s, contestant
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
+        self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             number = theirs.fileno()
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import serve; serve()", str(number)],
                 cwd=ROOT,
                 env=os.environ | {"OMP_NUM_THREADS": str(threads)},
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
+                stdout=self._printed,
+                stderr=self._printed,
                 pass_fds=[number],
             )
+        self._send((contestant.function, contestant.arguments))
 
-        def ask(message: Any) -> Any:
-            with contextlib.suppress(BrokenPipeError):
-                connection.send(message)
-            if not connection.poll(TIMEOUT_S):
-                raise BenchmarkError(f"{contestant.function}: no answer in {TIMEOUT_S:g} s")
-            with contextlib.suppress(EOFError, ConnectionResetError):
-                return connection.recv()
-            status = process.wait()
-            printed.seek(0)
-            lines = printed.read().decode(errors="replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), f"status {status}")
-            raise BenchmarkError(f"{contestant.function}: {last}")
+    def ready(self) -> Taken:
+        """Wait until the contestant is ready; its memory is all that it has measured."""
+        return self._answer()
 
-        def turn() -> Taken:
-            time.sleep(REST_S)
-            measured: Taken = ask("turn")
-            return measured | {"seconds": measured["seconds"] / contestant.per}
+    def turn(self) -> Taken:
+        """Have the contestant take a turn; what it measured."""
+        time.sleep(REST_S)
+        self._send("turn")
+        measured = self._answer()
+        return measured | {"seconds": measured["seconds"] / self._contestant.per}
 
-        try:
-            ask((contestant.function, contestant.arguments))
-            yield turn
-        finally:
-            # A contestant that has processes of its own ends them when the connection closes.
-            connection.close()
+    def close(self) -> None:
+        """End the process: the contestant ends when the connection closes, with processes of its
+        own, or where it is busy when it is asked to."""
+        self._connection.close()
+        for end in (self._process.terminate, self._process.kill):
             try:
-                process.wait(10.0)
+                self._process.wait(END_S)
+                break
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                end()
+        self._process.wait()
+        self._printed.close()
+
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._connection.send(message)
+
+    def _answer(self) -> Taken:
+        name = self._contestant.function
+        if not self._connection.poll(self.timeout_s):
+            # It must not compute beside the others.
+            self.close()
+            raise BenchmarkError(f"{name}: no answer in {self.timeout_s:g} s")
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            answered: Taken = self._connection.recv()
+            return answered
+        status = self._process.wait()
+        self._printed.seek(0)
+        lines = self._printed.read().decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), f"status {status}")
+        raise BenchmarkError(f"{name}: {last}")
 
 
 @functools.cache
@@ -158,6 +194,8 @@ def _benchmark() -> Connection:
 
 def serve() -> None:
     """What the process of a contestant does."""
+    # With it end the processes that a contestant waits for.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to end"))
     function, arguments = _benchmark().recv()
     module, _, name = function.partition(":")
     turn = getattr(importlib.import_module(module), name)(**arguments)

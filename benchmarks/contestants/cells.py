@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.load.run_data import load_run
 from analysis.summary.cell_measures import cell_phase_frame
-from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError, Taken
+from benchmarks.turns import ROOT, BenchmarkError, Taken
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.command_line_flags import build_experiment
 from gnnhpc.experiment.experiment import Experiment
@@ -55,7 +55,7 @@ def cell(
             ]
             try:
                 for run in runs:
-                    run.wait(TIMEOUT_S)
+                    run.wait()
             finally:
                 for run in runs:
                     run.terminate()

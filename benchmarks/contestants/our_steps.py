@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 
-from benchmarks.turns import BenchmarkError, Taken, answer
+from benchmarks.turns import Taken, answer
 from gnnhpc import cli
 from gnnhpc.batches.batch import Batch, BatchPlan
 from gnnhpc.batches.chunk_batches import ChunkBatches
@@ -29,13 +30,10 @@ from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.training.listeners import Listener, StepTaken
 from gnnhpc.training.loop import TrainingLoop
-from gnnhpc.training.setup import TrainingParts, set_up
+from gnnhpc.training.setup import TrainingParts, compile_layers, set_up
 
 MANY = 1_000_000
 """More training steps than are taken, so that bare steps have numbers that no other step has."""
-TOGETHER = 10
-"""Recorded or bare steps in a turn, of which the median counts: the first finds its threads
-asleep."""
 
 
 def step(
@@ -59,6 +57,8 @@ def step(
     mesh = Mesh(Layout(), 0, torch.device("cuda" if experiment.device == "gpu" else "cpu"))
     plan = BatchPlan(experiment, outline(experiment), mesh, None)
     parts = set_up(experiment, mesh, None, batches=_dense_batches(plan) if dense else None)
+    if experiment.compile != "off":
+        compile_layers(experiment, parts)
     parts.stage.train()
     batches, optimizer = _opened(parts), parts.optimizer
     assert optimizer is not None
@@ -73,9 +73,18 @@ def step(
             optimizer.step()
             # A replayed step has to be over before the next is set.
             parts.timer.synchronize()
-        return (time.perf_counter() - began) / steps
+        seconds = time.perf_counter() - began
+        end_unless_replayed(parts)
+        return seconds / steps
 
     return turn
+
+
+def end_unless_replayed(parts: TrainingParts) -> None:
+    """End this process where its training steps should be replayed on a GPU and cannot be."""
+    graphs = getattr(parts.engine, "graphs", None)
+    if graphs is not None and "train" in graphs.eager:
+        sys.exit(f"not replayed: {graphs.eager['train']}")
 
 
 def _dense_batches(plan: BatchPlan) -> ChunkBatches:
@@ -90,46 +99,43 @@ def _opened(parts: TrainingParts) -> Iterator[Batch]:
         yield from batches
 
 
-def recorded(settings: dict[str, Any], turns: int) -> Callable[[], Taken]:
-    """A turn of a real run: the `seconds` of a recorded step, of a `bare` and of a `paused` one.
+def recorded(settings: dict[str, Any], turns: int, together: int = 10) -> NoReturn:
+    """Turns of a real run: the `seconds` of a recorded step, of a `bare` and of a `paused` one.
 
     The run is `gnnhpc run` with its records, listeners and validation. Around every few steps of it
     a bare loop takes as many with the very layers, optimizer and mini-batch of the run: forward,
     loss, backward and optimizer with a clock around them. In processes of their own the two would
     differ by up to 4 % in either direction, by where each finds its memory. A paused step is a bare
-    one that follows a pause as long as that between two recorded ones.
+    one that follows a pause as long as that between two recorded ones. Seconds are medians of
+    `together` steps, as the first finds its threads asleep.
     """
     # It imports pandas, which would count as memory of a step.
     from benchmarks.contestants.cells import write_cell
 
-    steps = {"warmup_steps": 2, "train_steps": 5 + (turns + 1) * TOGETHER, "test_steps": 0}
+    steps = {"warmup_steps": 2, "train_steps": 5 + (turns + 1) * together, "test_steps": 0}
     experiment = build_experiment(steps | settings, "benchmark")
     train = TrainingLoop.run
 
     def train_with_bare_steps(loop: TrainingLoop, start: int = 0) -> None:
-        loop.listeners = [*loop.listeners, BareSteps(loop.parts)]
+        loop.listeners = [*loop.listeners, BareSteps(loop.parts, together)]
         train(loop, start)
 
-    def turn() -> Taken:
-        """The first turn is the whole run, which gives the answers itself."""
-        with tempfile.TemporaryDirectory(prefix="gnnhpc-recording-") as folder:
-            out = Path(folder, "run")
-            with mock.patch.object(TrainingLoop, "run", train_with_bare_steps):
-                status = cli.run(cell=write_cell(experiment, out), out=out)
-        raise BenchmarkError(f"the run ended with status {status}")
-
-    return turn
+    with tempfile.TemporaryDirectory(prefix="gnnhpc-recording-") as folder:
+        out = Path(folder, "run")
+        with mock.patch.object(TrainingLoop, "run", train_with_bare_steps):
+            # Its steps give the answers; what ends it is what it prints last.
+            sys.exit(cli.run(cell=write_cell(experiment, out), out=out))
 
 
 class BareSteps(Listener):
-    """Takes bare steps before and after every `TOGETHER` measured ones, answers, and waits.
+    """Takes bare steps before and after every few measured ones, answers, and waits.
 
     After a wait a processor takes some steps to come back to its speed, so those of both kinds lie
-    around each other, after steps that do not count.
+    around each other, after steps that do not count. The first answer says that the run is ready.
     """
 
-    def __init__(self, parts: TrainingParts) -> None:
-        self._parts = parts
+    def __init__(self, parts: TrainingParts, together: int) -> None:
+        self._parts, self._together = parts, together
         self._recorded: list[StepRecord] = []
         self._before: tuple[float, float] | None = None
         """Seconds of the bare and the paused steps before the present measured ones."""
@@ -140,24 +146,29 @@ class BareSteps(Listener):
         if record.phase != "train" or record.warmup or record.profiled:
             return
         self._recorded.append(record)
-        if len(self._recorded) < TOGETHER:
+        if len(self._recorded) < self._together:
             return
+        end_unless_replayed(self._parts)
         pause_s = median(
             later.start_s - earlier.start_s - earlier.wall_s
             for earlier, later in itertools.pairwise(self._recorded)
         )
         after = self._bare_seconds(taken, 0.0), self._bare_seconds(taken, pause_s)
+        measured: Taken = {}
         if self._before is not None:
             bare, paused = (fmean(pair) for pair in zip(self._before, after, strict=True))
             seconds = median(each.wall_s for each in self._recorded)
-            answer({"seconds": seconds, "bare": bare, "paused": paused})
-            self._bare_seconds(taken, 0.0)
+            measured = {"seconds": seconds, "bare": bare, "paused": paused}
+            if record.peak_device_mib is not None:
+                measured["peak_mib"] = record.peak_device_mib
+        answer(measured)
+        self._bare_seconds(taken, 0.0)
         paused = self._bare_seconds(taken, pause_s)
         self._before = self._bare_seconds(taken, 0.0), paused
         self._recorded.clear()
 
     def _bare_seconds(self, taken: StepTaken, pause_s: float) -> float:
-        return median(self._bare_step(taken, pause_s) for _ in range(TOGETHER))
+        return median(self._bare_step(taken, pause_s) for _ in range(self._together))
 
     def _bare_step(self, taken: StepTaken, pause_s: float) -> float:
         """Seconds of a bare step with dropout masks of its own: a processor learns a mask that
@@ -175,7 +186,10 @@ class BareSteps(Listener):
 
 
 def bare_step(parts: TrainingParts, batch: Batch) -> float:
-    """Seconds of one training step without anything around it; on a GPU of a replayed one."""
+    """Seconds of one training step without anything around it.
+
+    On a GPU the engine takes it, so what the host does before a replay is in bare steps too.
+    """
     began = time.perf_counter()
     parts.engine.gradients.zero()
     if parts.timer.on_device:

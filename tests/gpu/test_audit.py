@@ -15,12 +15,21 @@ DATA = {"name": "synthetic-citation", "nodes": 5_000, "edges": 100_000, "feature
 PAIRS: dict[str, Any] = {"data": DATA, "device": "gpu"}
 LARGER = {**PAIRS, "chunks": "halo", "microbatches": 2}
 PYG = {"implementation": "pyg"}
+GCN_OF_PYG = {"model": {"name": "gcn", **PYG}}
 CELLS = {
     "vig": vig(device="gpu"),
     "vig of pyg": vig(model={"name": "vig", "blocks": 2, **PYG}, device="gpu"),
+    "vig of pyg, compiled": vig(
+        model={"name": "vig", "blocks": 2, **PYG}, compile="default", device="gpu"
+    ),
     "vig, checkpoint": vig(activation_checkpointing="always", device="gpu"),
     "gat": gat(**LARGER),
     "gat of pyg": gat(**LARGER | {"model": {"name": "gat", **PYG}}),
+    "gcn of pyg, compiled": gat(**LARGER | GCN_OF_PYG | {"compile": "default"}),
+    # torch records its own CUDA graphs in the steps that follow a compilation.
+    "gcn of pyg, reduce-overhead": gat(
+        **LARGER | GCN_OF_PYG | {"compile": "reduce-overhead", "warmup_steps": 3}
+    ),
     "gat, checkpoint": gat(**LARGER | {"activation_checkpointing": "always"}),
     "gatv2": gat(**LARGER | {"model": {"name": "gatv2"}}),
     "gcn": gat(**LARGER | {"model": {"name": "gcn"}, "optimizer": {"name": "sgd", "lr": 0.1}}),

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks import turns
 from benchmarks.__main__ import GROUPS
 from benchmarks.contestants.library_layers import FlatVig, adjacency
 from benchmarks.table import Comparison, Match, measure
-from benchmarks.turns import Contestant, compete
+from benchmarks.turns import BenchmarkError, Contestant, Started, compete
 from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import BuildOptions, Context
@@ -73,6 +74,35 @@ def test_a_match_gives_a_row_for_each_form_and_the_fastest_has_the_goal(tmp_path
         ("half of x", None, "no goal", 4.5, False),
         ("z", None, at_once, None, True),
     ]
+
+
+def test_nobody_takes_turns_where_ours_cannot(tmp_path: Path) -> None:
+    entries = {"peer": waiting(tmp_path, "peer", 1.0), "ours": broken(0)}
+    (row,) = measure(Match(entries, [Comparison("a step", "ours", "peer", 2.0)]), threads=1)
+    assert row.failed
+    assert not (tmp_path / "turns").exists()
+
+
+def test_a_match_for_more_gpus_than_there_are_is_no_failure(tmp_path: Path) -> None:
+    here, entries = torch.cuda.device_count(), {"ours": broken(0)}
+    match = Match(entries, [Comparison("a step", "ours", 1.0, 1.0)], gpus=1_000)
+    (row,) = measure(match, threads=1)
+    assert row.met == f"not measured: {here} GPU{'' if here == 1 else 's'}, 1000 needed"
+    assert not row.failed
+
+
+def test_a_contestant_that_does_not_answer_ends_with_its_own_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "END_S", 2.0)
+    contestant = Contestant("tests.tools.contestants:parent", {"folder": str(tmp_path)})
+    begun = Started(contestant, 1, 60.0)
+    begun.ready()
+    child = (tmp_path / "child").read_text()
+    begun.timeout_s = 0.0
+    with pytest.raises(BenchmarkError, match="no answer in 0 s"):
+        begun.turn()
+    assert not Path("/proc", child).exists()
 
 
 @pytest.mark.parametrize("group", GROUPS)

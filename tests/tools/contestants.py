@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,3 +31,18 @@ def broken(at_turn: int) -> Callable[[], float]:
     if at_turn == 0:
         raise ModuleNotFoundError("No module named 'peer'")
     return lambda: sys.exit("out of memory")
+
+
+def parent(folder: str) -> Callable[[], float]:
+    """Waits in its turn for a process of its own, which sleeps, and ends it when it ends."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(folder, "child").write_text(str(child.pid))
+
+    def turn() -> float:
+        try:
+            return float(child.wait())
+        finally:
+            child.terminate()
+            child.wait()
+
+    return turn
