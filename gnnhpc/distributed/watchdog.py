@@ -4,6 +4,10 @@ A collective cannot distinguish a slow rank from a dead one. But when for a whil
 or ended a piece of work, and none has used its processor, then no rank computes anything and the
 waiting will not end. A rank that reads or writes files, loads data by other processes or compiles
 kernels may take longer.
+
+A rank that waits for its GPU uses its processor, as CUDA spins, and NCCL lets the GPU wait for the
+other ranks. So this counts as waiting, and a rank that does anything else is named. When all ranks
+wait, a GPU may be computing, which may take longer, too.
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ import contextlib
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.kernels.compile import is_compiling
@@ -36,6 +43,8 @@ _FROZEN_BEATS = 5
 """Heartbeats that a rank misses when its process is stopped or its node is gone."""
 _WAITING = ("wait", "allreduce")
 """How `doing` begins while a rank waits for other ranks."""
+_WAITING_MODULES = ("torch.distributed.distributed_c10d", "gnnhpc.engines.send_receive")
+"""The modules in whose functions a rank waits for other ranks, whatever it is doing."""
 _SLOW = ("reading", "writing", "sampling")
 """How `doing` begins while a rank waits for files, or for processes that load data."""
 _SLOW_FACTOR = 30
@@ -45,8 +54,10 @@ _SLOW_FACTOR = 30
 Activity = Callable[[], tuple[int, str]]
 """How many times a piece of work of this rank has begun or ended since the start, and the present
 one in words."""
+Awaited = Literal["other ranks", "its GPU"]
 Heartbeat = dict[str, Any]
-"""A rank's number of the beat, its work, what it is doing, and whether that may be slow."""
+"""A rank's number of the beat, its work, what it is doing, whether that may be slow, and for what
+it waits (`Awaited`), if it does."""
 
 
 def hang_seconds() -> float:
@@ -116,7 +127,10 @@ class Watchdog:
 
     def _heartbeat(self) -> Heartbeat:
         cpu_s, (work, doing) = time.process_time(), self._activity()
-        self._busy += cpu_s - self._cpu_s > _BUSY_CPU_S
+        awaited = awaited_by_main_thread()
+        if awaited is None and doing.startswith(_WAITING):
+            awaited = "other ranks"
+        self._busy += awaited != "its GPU" and cpu_s - self._cpu_s > _BUSY_CPU_S
         self._cpu_s = cpu_s
         self._beat += 1
         return {
@@ -124,7 +138,19 @@ class Watchdog:
             "work": work + self._busy,
             "doing": doing,
             "slow": doing.startswith(_SLOW) or is_compiling() or compiled.is_compiling(),
+            "awaited": awaited,
         }
+
+
+def awaited_by_main_thread() -> Awaited | None:
+    """For what the main thread waits, by its innermost Python function; None while it does not.
+
+    The training need not report it, and nothing is added to a step.
+    """
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    if frame.f_globals.get("__name__") in _WAITING_MODULES:
+        return "other ranks"
+    return "its GPU" if frame.f_code is torch.cuda.synchronize.__code__ else None
 
 
 class HangRule:
@@ -147,16 +173,17 @@ class HangRule:
         self._before, self._idle = beats, 0 if moved else self._idle + 1
         ranks = range(len(beats))
         frozen = [rank for rank in ranks if self._missed[rank] >= _FROZEN_BEATS]
+        causes = frozen or [rank for rank in ranks if beats[rank]["awaited"] is None]
         slow = any(beats[rank]["slow"] for rank in ranks if rank not in frozen)
-        if self._idle <= self._limit * (_SLOW_FACTOR if slow else 1):
+        a_gpu_may_compute = not causes and any(beat["awaited"] == "its GPU" for beat in beats)
+        if self._idle <= self._limit * (_SLOW_FACTOR if slow or a_gpu_may_compute else 1):
             return None
-        seconds = f"{self._idle * _EVERY_S:.0f} s"
+        # Where all wait, the one with least work.
+        rank = causes[0] if causes else min(ranks, key=lambda each: beats[each]["work"])
+        seconds, doing = f"{self._idle * _EVERY_S:.0f} s", beats[rank]["doing"]
         if frozen:
-            return frozen[0], f"frozen for {seconds} in {beats[frozen[0]]['doing']}"
-        # A rank that waits for no other; else the one with least work.
-        idle = [rank for rank in ranks if not beats[rank]["doing"].startswith(_WAITING)]
-        rank = idle[0] if idle else min(ranks, key=lambda each: beats[each]["work"])
-        return rank, f"hung: no rank did anything for {seconds}; it was in {beats[rank]['doing']}"
+            return rank, f"frozen for {seconds} in {doing}"
+        return rank, f"hung: no rank did anything for {seconds}; it was in {doing}"
 
 
 @contextlib.contextmanager

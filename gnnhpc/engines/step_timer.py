@@ -116,7 +116,7 @@ class StepTimer:
         self._spans = []
         self._recompute_s = 0.0
         self._ready = None
-        self._doing = "in a step"
+        self._doing = "a step"
         if self.on_device:
             self.has_spans = profiled
             self._base = self.now() if profiled else None

@@ -118,14 +118,14 @@ def test_ranks_that_are_shown_one_gpu_each(tmp_path: Path) -> None:
 
 
 def hang(gpus: list[str], which: str | None) -> None:
-    """Rank 1 sleeps in a forward of step 2, while the other's GPU waits for it."""
+    """Rank 1 sleeps for a minute in a forward of step 2, while the other's GPU waits for it."""
     if which is not None:
         show(gpus, which)
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
         if os.environ["RANK"] == "1" and self.training and context.step == 2:
-            time.sleep(600)
+            time.sleep(60)
         return forward(self, x, context)
 
     Stage.forward = planted  # type: ignore[method-assign]
