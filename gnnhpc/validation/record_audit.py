@@ -54,7 +54,7 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
         *(same_code, step_counts, step_times, schedule, barriers, between_steps, edges_kept),
-        *(plain_torch, recompilations, threads, noise, drift),
+        *(plain_torch, not_replayed, recompilations, threads, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
 
@@ -101,6 +101,18 @@ def plain_torch(attempt: AttemptRecords) -> Check:
         if why is not None and (header.implementation or "").endswith("/torch"):
             faults.append(f"rank {header.rank} computes layers without kernels ({why})")
     return verdict_of("plain-torch", faults, "kernels compute the layers", is_suspect=True)
+
+
+def not_replayed(attempt: AttemptRecords) -> Check:
+    """Flags steps on a GPU that a capture as a CUDA graph was tried for and refused."""
+    faults = [
+        f"rank {rank.rank}: {phase} steps are not replayed ({text.removeprefix('eager: ')})"
+        for rank in attempt.ranks
+        for phase, text in rank.cuda_graphs.items()
+        if phase != "all" and text.startswith("eager: ")
+    ]
+    good = "no step was to be replayed and is computed"
+    return verdict_of("not-replayed", faults, good, is_suspect=True)
 
 
 def _shown(value: object, other: object) -> str:

@@ -29,6 +29,7 @@ from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.listeners import RecordsSteps, progress_listener
 from gnnhpc.training.loop import Stopped, TrainingLoop
 from gnnhpc.training.setup import TrainingParts, compile_layers, set_up
+from gnnhpc.validation.audit.rank_records import CUDA_GRAPHS
 from gnnhpc.validation.boundary import Validation
 from gnnhpc.worker.attempt import Attempt
 from gnnhpc.worker.rank_metadata import check_ranks_run_the_same, rank_header, rank_metadata
@@ -231,7 +232,7 @@ class TrainingRun:
             graphs = getattr(self.parts.engine, "graphs", None)
             why = why_eager(self.attempt.cell.experiment, self.mesh.device)
             detail = {"all": f"eager: {why}"} if graphs is None else graphs.record()
-            self.writer.write(EventRecord("cuda graph", 0.0, detail))
+            self.writer.write(EventRecord(CUDA_GRAPHS, 0.0, detail))
 
     def _write_result(
         self, loop: TrainingLoop, checks: list[Check], files: dict[str, FileDigest]

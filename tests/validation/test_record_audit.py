@@ -106,6 +106,12 @@ def without_kernels(files: Files) -> None:
         lines[0].update(implementation="fused/torch", kernels=kernels)
 
 
+def graphs_of(**detail: str) -> Edit:
+    """As rank 1 on a GPU records them."""
+    event = {"kind": "event", "name": "cuda graph", "at_s": 0.0, "detail": detail}
+    return lambda files: files.ranks[1].append(event)
+
+
 WAITING = {"run_delay_s": 0.04}
 Case = tuple[str | None, str, Edit]
 """The name of the check that is not passed, if any, a part of its cause, and the edit."""
@@ -126,6 +132,11 @@ CASES: dict[str, Case] = {
     "text for a number": ("records", "", step(0, 1, wall_s="0.1")),
     "edges lost": ("edges-lost", "", lambda f: f.result["graph"].update(edges_kept=0.9)),
     "no compiler": ("plain-torch", "no C++ compiler found", without_kernels),
+    "steps that no graph could have": (
+        *("not-replayed", "rank 1: train steps are not replayed (the layer waits)"),
+        graphs_of(train="eager: the layer waits", test="replayed 8 times"),
+    ),
+    "steps that no graph should have": (None, "", graphs_of(all="eager: cuda_graph is off")),
     "a warm-up step that compiled": (None, "", step(1, 0, compilations=2)),
     "a measured step that compiled": (
         *("recompiled", "rank 1: torch compiled layers 2 times in 1 measured steps"),
@@ -152,7 +163,7 @@ CASES: dict[str, Case] = {
     "nodes of its own": (None, "", other_jobs(end={"jobs": [], "cpus": 0})),
     "a Slurm that does not answer": (None, "", other_jobs(start=None, end=None)),
 }
-FLAGS = OF_MACHINE | {"edges-lost", "plain-torch", "recompiled", "shared-node"}
+FLAGS = OF_MACHINE | {"edges-lost", "plain-torch", "not-replayed", "recompiled", "shared-node"}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -24,6 +24,8 @@ StepKey = tuple[Phase, int]
 """A phase and the number of a step in it."""
 PROCESSORS = "processors"
 """The event in which a rank records what it ran on."""
+CUDA_GRAPHS = "cuda graph"
+"""The event in which a rank on a GPU records how it computed the steps of each phase."""
 Column = npt.NDArray[np.float64]
 _LINE: TypeAdapter[Header | StepRecord | SpanRecord | EventRecord] = TypeAdapter(
     Annotated[Header | StepRecord | SpanRecord | EventRecord, Field(discriminator="kind")]
@@ -39,6 +41,8 @@ class RankRecords:
     spans: Mapping[StepKey, Sequence[SpanRecord]]
     processors: Mapping[str, Any]
     """What `audit.processor_use` recorded; empty where training did not end."""
+    cuda_graphs: Mapping[str, str]
+    """Phase -> how its steps were computed, "eager: " and why without graphs; empty on a CPU."""
 
     @property
     def rank(self) -> int:
@@ -80,7 +84,7 @@ def _read_rank(path: Path) -> RankRecords:
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "the records of a rank") from None
     headers, steps = [], []
-    processors: Mapping[str, Any] = {}
+    events: dict[str, Mapping[str, Any]] = {}
     spans: defaultdict[StepKey, list[SpanRecord]] = defaultdict(list)
     for number, line in enumerate(lines, 1):
         try:
@@ -93,8 +97,9 @@ def _read_rank(path: Path) -> RankRecords:
             spans[record.phase, record.step].append(record)
         elif isinstance(record, Header):
             headers.append(record)
-        elif record.name == PROCESSORS:
-            processors = record.detail
+        else:
+            events[record.name] = record.detail
     if len(headers) != 1:
         raise InputError(path, None, f"{len(headers)} headers", "one header")
-    return RankRecords(headers[0], steps, spans, processors)
+    machine, graphs = (events.get(name, {}) for name in (PROCESSORS, CUDA_GRAPHS))
+    return RankRecords(headers[0], steps, spans, machine, graphs)
