@@ -58,7 +58,8 @@ class SamplerThreads:
         self._workers = min(sampling.workers, 1) if on_device else sampling.workers
         device = plan.mesh.device
         beside = on_device and self._workers > 0 and device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if beside else None
+        # Its many small kernels would each wait for a large one of the step otherwise.
+        self._stream = torch.cuda.Stream(device, priority=-1) if beside else None
         """The stream of the thread that samples on a device ahead of the steps."""
         self._semantics = sampling.semantics
         first = NeighborSampler(
