@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -81,15 +82,20 @@ class Graph:
         weight = None if self.edge_weight is None else self.edge_weight[alive]
         return replace(self, edges=self.edges[:, alive], stored_in_edges=None, edge_weight=weight)
 
-    def targets(self, nodes: Tensor, rows: int | None = None) -> dict[str, Tensor]:
+    def targets(
+        self,
+        nodes: Tensor,
+        rows: int | None = None,
+        splits: Sequence[str] = ("train", "val", "test"),
+    ) -> dict[str, Tensor]:
         """The labels of `nodes`, int64 [n], of each split: `IGNORED` for nodes of other splits.
 
         With `rows`, each tensor has that many rows, and those after the nodes are ignored.
         """
         found = {}
-        for split, mask in self.masks.items():
+        for split in splits:
             labels = torch.full((len(nodes) if rows is None else rows,), IGNORED)
-            labels[: len(nodes)] = self.labels[nodes].where(mask[nodes], IGNORED)
+            labels[: len(nodes)] = self.labels[nodes].where(self.masks[split][nodes], IGNORED)
             found[split] = labels
         return found
 

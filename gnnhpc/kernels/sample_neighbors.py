@@ -65,13 +65,15 @@ class Layer:
 class Drawn:
     """The edges of one layer by target, the edge of a row to itself last in each.
 
-    `indptr` [rows + 1]; `source` [edges], local rows that enter the layer; `edge` [edges], numbers
-    in the graph, E + n for the edge of node n to itself: int32 all three, or all int64 where that
-    could not hold them. `rows_in` is how many rows enter.
+    `indptr` [rows + 1]; `source` [edges], local rows that enter the layer; `target` [edges], the
+    rows that they lead to; `edge` [edges], numbers in the graph, E + n for the edge of node n to
+    itself: int32 all four, or all int64 where that could not hold them. `rows_in` is how many rows
+    enter.
     """
 
     indptr: Tensor
     source: Tensor
+    target: Tensor
     edge: Tensor
     rows_in: int
 
@@ -107,7 +109,7 @@ class Sampler:
         return Sampler(self.indptr, self.columns)
 
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
-        """A new mini-batch of these nodes, int64 [batch], none of them twice.
+        """A new mini-batch of these nodes, int64 [batch] ascending.
 
         It is drawn as from a graph without the edges of the numbers `without`, int64 [n] ascending.
         """
@@ -131,15 +133,9 @@ class Sampler:
         source, edge = memory.empty(edges, index), memory.empty(edges, index)
         args = (*rows, source, edge)
         self._rows = call(KERNEL, "sampler_draw", *args, index=index, result=ctypes.c_int64)
-        return Drawn(indptr, source, edge, self._rows)
-
-    @staticmethod
-    def targets(drawn: Drawn, memory: Memory = FRESH) -> Tensor:
-        """[edges], of the type of the others: of each edge, the row that it leads to."""
-        target = memory.empty(len(drawn.source), drawn.source.dtype)
-        args = (drawn.indptr, len(drawn.indptr) - 1, target)
-        call(KERNEL, "targets", *args, index=drawn.indptr.dtype)
-        return target
+        target = memory.empty(edges, index)
+        call(KERNEL, "targets", indptr, len(indptr) - 1, target, index=index)
+        return Drawn(indptr, source, target, edge, self._rows)
 
 
 def index_type(columns: Tensor, nodes: int) -> torch.dtype:

@@ -1,6 +1,7 @@
 """The sampler of neighbours on a GPU: the same bits as the compiled one.
 
-The host waits for the device once a layer, for the numbers of edges and nodes that it sampled.
+The host waits for the device once to copy the seeds there, and once a layer for the numbers of
+edges and nodes that it sampled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gnnhpc.kernels.triton.launch import launch, power_of_two, signed
 _MOST = 32
 """The largest fan-out that programs sample: they hold the picks of a row in registers."""
 _ROWS = 32
-"""Rows that a program samples: a thread each."""
+"""Rows that a program of one warp samples; it holds a matrix of them and their picks."""
 _AT_ONCE = 1024
 """Numbers that a program of one number a place reads."""
 
@@ -48,10 +49,20 @@ class TritonSampler(TorchSampler):
 
         # The most edges and nodes that there can be: how many there are is known at the end.
         most = min(rows * (layer.fanout + 1), self.count + len(self.columns))
-        source, edge = memory.empty(most, index), memory.empty(most, index)
+        source, target, edge = (memory.empty(most, index) for _ in range(3))
         self.nodes = nodes.new_empty(min(self.count, rows + most))
         self.nodes[:rows] = nodes
-        graph = (self.indptr, self.columns, nodes, ends, self._row, source, edge, self._marks)
+        graph = (
+            self.indptr,
+            self.columns,
+            nodes,
+            ends,
+            self._row,
+            source,
+            target,
+            edge,
+            self._marks,
+        )
         key = (layer.seed & 0xFFFFFFFF, layer.seed >> 32, layer.step, layer.layer)
         sizes = (rows, len(self.columns), *map(signed, key))
         launch(
@@ -72,7 +83,7 @@ class TritonSampler(TorchSampler):
         _run(programs.number_sources, most, source, ends, self._row, rows, like=edge)
         edges, new = torch.stack((ends[-1].long(), rank[-1].long())).tolist()
         self.nodes = self.nodes[: rows + new]
-        return Drawn(ends, source[:edges], edge[:edges], rows + new)
+        return Drawn(ends, source[:edges], target[:edges], edge[:edges], rows + new)
 
 
 def _run(

@@ -74,13 +74,13 @@ def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path) -> None:
     seeds = torch.tensor([0, 77, nodes - 1])
     sampler.begin(seeds)
     first = sampler.draw(layer)
-    assert {part.dtype for part in (first.indptr, first.source, first.edge)} == {torch.int64}
+    parts = first.indptr, first.source, first.target, first.edge
+    assert {part.dtype for part in parts} == {torch.int64}
     rows = first.edge.view(3, 4)
     assert rows[:, 3].equal(nodes * degree + seeds)
     assert (rows[:, :3] // degree).equal(seeds[:, None].expand(3, 3))
     assert first.source.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]
-    target = Sampler.targets(first)
     _, order, end = by_source(first)
-    assert target.tolist() == [row for row in range(3) for _ in range(4)]
+    assert first.target.tolist() == [row for row in range(3) for _ in range(4)]
     assert order.equal(first.source.argsort(stable=True))
-    assert end.equal(target[order])
+    assert end.equal(first.target[order])

@@ -112,6 +112,22 @@ def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
                         assert x.cpu().equal(y)
 
 
+def test_a_mini_batch_is_recorded_without_reading_it_from_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its checksum is of nodes and labels that the host has, and no labels but these are copied."""
+    pretend(monkeypatch, ROOM["all"])
+    read, cpu = [], Tensor.cpu
+    with PretendedGpu() as gpu:
+        batches = batches_of(EXPERIMENTS["double"], GPU)
+        monkeypatch.setattr(Tensor, "cpu", lambda x: read.append(gpu.has(x)) or cpu(x))
+        with batches.open("train", 0, 1) as opened:
+            (batch,) = opened
+    assert batch.microbatches[0].context.chunk.targets.keys() == {"train"}
+    assert read
+    assert not any(read)
+
+
 def pretend(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(placement, "free_bytes", lambda device: free)
     monkeypatch.setattr(sampler_threads, "Ring", lambda slots, pinned: Ring(slots))

@@ -80,7 +80,7 @@ def sampling(graph: Graph, ring: Ring | None) -> Callable[[int], GraphChunk]:
     def chunk(step: int) -> GraphChunk:
         sampler = NeighborSampler(graph, (5, 4), 7)
         seeds = torch.randperm(300, generator=torch.Generator().manual_seed(step))[:40]
-        return sampler.chunk(seeds, step, memory=ring.lend() if ring else FRESH)
+        return sampler.chunk(seeds.sort().values, step, memory=ring.lend() if ring else FRESH)
 
     return chunk
 

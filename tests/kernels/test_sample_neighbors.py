@@ -121,7 +121,7 @@ def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> N
             sampler.begin(torch.arange(0, 200_000, 5))
             layers = [sampler.draw(Layer(5, 11, 5, hop)) for hop in range(2)]
             found = [part for each in layers for part in (each.indptr, each.source, each.edge)]
-            found += [*sample.by_source(layers[1]), sampler.targets(layers[1])]
+            found += [*sample.by_source(layers[1]), layers[1].target]
             return [*found, sampler.nodes.clone()]
 
     alone = mini_batch(1)

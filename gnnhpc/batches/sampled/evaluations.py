@@ -57,11 +57,12 @@ def evaluate_sampled(plan: BatchPlan, graph: Graph) -> RepeatedBatch:
     )
     nodes = (graph.masks["val"] | graph.masks["test"]).nonzero().flatten()
     mine = cut_evenly(range(len(nodes)), mesh.layout.replicas)[mesh.replica]
-    chunks = [
-        sampler.chunk(nodes[part.start : part.stop], EVALUATED_STEP)
-        for part in cut_evenly(mine, experiment.microbatches)
-    ]
     own = nodes[mine.start : mine.stop]
+    chunks = []
+    for part in cut_evenly(mine, experiment.microbatches):
+        seeds = nodes[part.start : part.stop]
+        targets = graph.targets(seeds, splits=SPLITS["test"])
+        chunks.append(sampler.chunk(seeds, EVALUATED_STEP, targets=targets))
     return RepeatedBatch(plan, graph, chunks, input_rows, own.numpy(), crc32([own]))
 
 
@@ -78,7 +79,7 @@ def evaluate_by_layers(plan: BatchPlan, graph: Graph) -> RepeatedBatch:
             rows=(graph.nodes,) * depth + (len(own),),
             blocks=(),
             degree=one_hop.indptr.diff()[nodes] + 1,
-            targets=graph.targets(nodes[: len(own)]),
+            targets=graph.targets(nodes[: len(own)], splits=SPLITS["test"]),
             own=len(own),
             row_blocks=LayerwiseRows(one_hop, mine, own, depth, mesh.sum_over_replicas),
         )
@@ -132,7 +133,7 @@ class LayerwiseRows:
             most = int(indptr[first]) + EDGES_AT_ONCE
             stop = int(torch.searchsorted(indptr, most, right=True)) - 1
             stop = min(max(stop, first + 1), rows.stop)
-            chunk = self.one_hop.chunk(torch.arange(first, stop), 0)
+            chunk = self.one_hop.chunk(torch.arange(first, stop), 0, targets={})
             yield replace(chunk, blocks=tuple(chunk.blocks) * self.hops, sampled=False)
             first = stop
 
@@ -172,7 +173,7 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
         pairs = {split: torch.cat((own[split], pools[split])) for split in own}
         nodes = torch.cat([*pairs.values()]).unique()
         targets = {split: link_targets(nodes, pairs[split], len(own[split])) for split in own}
-        return replace(sampler.chunk(nodes, 0), targets=targets, sampled=False)
+        return replace(sampler.chunk(nodes, 0, targets=targets), sampled=False)
 
     chunks = [chunk(part) for part in parts]
     # The places of links among those to validate, then to test. They are not nodes: each

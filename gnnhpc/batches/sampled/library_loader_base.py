@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gnnhpc.batches.batch import Loading
+from gnnhpc.batches.batch import SPLITS, Loading
+from gnnhpc.batches.graph_batch import crc32
 from gnnhpc.batches.sampled.neighbor_sampler import SampledBlock
-from gnnhpc.batches.sampled.training_samples import SampledChunks, checksum_of, edges_of
+from gnnhpc.batches.sampled.training_samples import SampledChunks, edges_of
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.experiment.sampling import Sampling
@@ -78,8 +79,10 @@ class LibraryLoader(ABC):
                     sampled_s = time.perf_counter() - began_s
                     sample_s = None if self.sampling.workers else sampled_s
                     edges = edges_of(parts, self.sampling.semantics)
-                    loading = Loading(sample_s, None, edges)
-                    yield SampledChunks(share, parts, checksum_of(parts), loading)
+                    checksum = crc32(
+                        x for c in parts for x in (c.nodes[: c.own], *c.targets.values())
+                    )
+                    yield SampledChunks(share, parts, checksum, Loading(sample_s, None, edges))
                     began_s = time.perf_counter()
 
     @contextlib.contextmanager
@@ -110,7 +113,7 @@ class LibraryLoader(ABC):
             rows=rows,
             blocks=tuple(blocks),
             degree=self._degree[nodes] + 1,
-            targets=self.graph.targets(nodes[:seeds], rows[-1]),
+            targets=self.graph.targets(nodes[:seeds], rows[-1], SPLITS["train"]),
             own=seeds,
             sampled=True,
             weighted_degree=None if weighted is None else weighted[nodes],

@@ -34,7 +34,7 @@ class SampledBlock(Block):
     def transpose(self) -> Transpose:
         if self.source.device.type != "cpu":
             return sorted_by_source(self)
-        drawn = Drawn(self.indptr, self.source, self.edge, self.rows_in)
+        drawn = Drawn(self.indptr, self.source, self.target, self.edge, self.rows_in)
         indptr, edge, target = by_source(drawn, memory=self.memory)
         return Transpose(indptr, edge, target)
 
@@ -91,16 +91,16 @@ class NeighborSampler:
         seeds: Tensor,
         step: int,
         without: Tensor | None = None,
-        targets: Tensor | None = None,
+        targets: dict[str, Tensor] | None = None,
         *,
         memory: Memory = FRESH,
     ) -> GraphChunk:
-        """Sample the mini-batch of these nodes, int64 [batch], none twice.
+        """Sample the mini-batch of these nodes, int64 [batch] ascending, which are on the host.
 
         The edges of the numbers `without`, int64 [n] ascending, are left out, also from `degree`,
-        which else counts the edges of the whole graph. `targets` are those to train on, by default
-        the labels of the nodes. Rows and blocks lie in `memory`, on the
-        device of the edges.
+        which else counts the edges of the whole graph. `targets` are the chunk's, by default the
+        labels of the nodes in all splits. Rows and blocks lie in `memory`, on the device of the
+        edges.
         """
         self._sampler.begin(seeds, without)
         rows, blocks = [len(seeds)], []
@@ -109,8 +109,7 @@ class NeighborSampler:
             layer = Layer(fanout, self.seed, step, number)
             drawn = self._sampler.draw(layer, memory)
             rows.append(drawn.rows_in)
-            target = self._sampler.targets(drawn, memory)
-            own = (drawn.indptr, drawn.source, target, drawn.edge)
+            own = (drawn.indptr, drawn.source, drawn.target, drawn.edge)
             weights = block_weights(self._edge_weight, drawn.edge)
             blocks.append(SampledBlock(*own, drawn.rows_in, weights, memory))
         nodes = memory.empty(rows[-1], torch.int64).copy_(self._sampler.nodes)
@@ -123,14 +122,12 @@ class NeighborSampler:
             less = torch.zeros_like(self._degree)
             less[into] = left_out
             degree -= less[nodes]
-        # Seeds are known here: to read them from a device is to wait for it.
-        known = self.graph.targets(seeds.sort().values) if targets is None else {"train": targets}
         return GraphChunk(
             nodes=nodes,
             rows=tuple(rows[::-1]),
             blocks=tuple(blocks[::-1]),
             degree=degree,
-            targets=known,
+            targets=self.graph.targets(seeds) if targets is None else targets,
             own=rows[0],
             sampled=True,
             weighted_degree=None if self._weighted_degree is None else self._weighted_degree[nodes],

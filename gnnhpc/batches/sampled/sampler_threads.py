@@ -10,15 +10,11 @@ from collections.abc import Iterator
 import torch
 
 from gnnhpc.batches.batch import BatchPlan, Inputs, Loading
+from gnnhpc.batches.graph_batch import crc32
 from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features
-from gnnhpc.batches.sampled.training_samples import (
-    SampledChunks,
-    TrainingSamples,
-    checksum_of,
-    edges_of,
-)
+from gnnhpc.batches.sampled.training_samples import SampledChunks, TrainingSamples, edges_of
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Sampling
@@ -124,10 +120,11 @@ class SamplerThreads:
         memory = FreshMemory(device) if self._on_device else ring.lend()
         requested = self._samples.requested(share)
         chunks = tuple(
-            sampler.chunk(each.nodes, step, each.without, each.targets, memory=memory)
+            sampler.chunk(each.nodes, step, each.without, {"train": each.targets}, memory=memory)
             for each in requested
         )
-        checksum, edges = checksum_of(chunks), edges_of(chunks, self._semantics)
+        checksum = crc32(x for each in requested for x in (each.nodes, each.targets))
+        edges = edges_of(chunks, self._semantics)
         if self._on_device:
             chunks = tuple(chunk.to(device) for chunk in chunks)
             wait_for(device)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs, Loading
-from gnnhpc.batches.graph_batch import crc32
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Semantics
@@ -27,11 +26,11 @@ class RequestedNodes:
     """The nodes whose outputs one micro-batch needs."""
 
     nodes: Tensor
-    """int64 [n], none twice."""
+    """int64 [n], ascending."""
+    targets: Tensor
+    """What to train on: the labels of the nodes, or pairs of them as `link_targets` returns."""
     without: Tensor | None = None
     """The numbers of edges that no layer may use, int64 [edges], ascending."""
-    targets: Tensor | None = None
-    """None where they are the labels of the nodes."""
 
 
 class TrainingNodes:
@@ -46,7 +45,8 @@ class TrainingNodes:
 
     def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
         """The nodes that each micro-batch of a replica's share needs."""
-        return tuple(RequestedNodes(seeds) for seeds in share.seeds)
+        labels = self.graph.labels
+        return tuple(RequestedNodes(seeds, labels[seeds]) for seeds in share.seeds)
 
 
 class TrainingLinks:
@@ -79,7 +79,7 @@ class TrainingLinks:
         kept = ends[:, :1].expand_as(others)
         pairs = torch.cat((ends, torch.stack((kept, others), 2).view(-1, 2)))
         nodes = pairs.unique()
-        return RequestedNodes(nodes, without, link_targets(nodes, pairs, len(ends)))
+        return RequestedNodes(nodes, link_targets(nodes, pairs, len(ends)), without)
 
     def negatives(self, kept: Tensor, numbers: Tensor, step: int) -> Tensor:
         """Random nodes in place of the second ends of links (u, v), int64 [links, count].
@@ -132,8 +132,3 @@ def edges_of(chunks: tuple[GraphChunk, ...], semantics: Semantics = "resample") 
     """
     layers = slice(1) if semantics == "once" else slice(None)
     return sum(block.neighbour_count for chunk in chunks for block in chunk.blocks[layers])
-
-
-def checksum_of(chunks: tuple[GraphChunk, ...]) -> int:
-    """`SampledChunks.checksum`"""
-    return crc32(x for c in chunks for x in (c.nodes[: c.own], c.targets["train"]))

@@ -40,12 +40,16 @@ class TorchSampler:
 
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
         """Like that of `Sampler`; these may be on the host."""
-        self._row[self.nodes] = -1
-        self.nodes = seeds.to(self.indptr.device).sort().values
-        self._row[self.nodes] = torch.arange(
-            len(seeds), dtype=torch.int32, device=self.indptr.device
-        )
-        left = self.indptr.new_empty(0) if without is None else without.to(self.indptr.device)
+        device = self.indptr.device
+        self._row.index_fill_(0, self.nodes, -1)
+        self.nodes = seeds.to(device)
+        self._row[self.nodes] = torch.arange(len(seeds), dtype=torch.int32, device=device)
+        self._left = self._left_key = self.indptr.new_empty(0)
+        if without is not None:
+            self._leave_out(without.to(device))
+
+    def _leave_out(self, left: Tensor) -> None:
+        """Draw as though the graph had no edges of these numbers."""
         # Of a node's edges left out, number k has as many kept ones before it, from the graph's
         # first edge on as though only this node's were left out, as its own number less k.
         into = torch.searchsorted(self.indptr, left, right=True) - 1
@@ -80,15 +84,10 @@ class TorchSampler:
         return Drawn(
             memory.empty(rows + 1, index).copy_(ends),
             memory.empty(edges, index).copy_(self._row[node]),
+            memory.empty(edges, index).copy_(row),
             memory.empty(edges, index).copy_(number),
             len(self.nodes),
         )
-
-    def targets(self, drawn: Drawn, memory: Memory = FRESH) -> Tensor:
-        """[edges], of the type of the others: of each edge, the row that it leads to."""
-        edges = len(drawn.source)
-        rows = torch.repeat_interleave(drawn.indptr.diff(), output_size=edges)
-        return memory.empty(edges, drawn.source.dtype).copy_(rows)
 
     def _edges_of(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """For each node its first edge, its number of edges without those left out, and how many

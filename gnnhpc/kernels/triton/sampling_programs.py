@@ -61,7 +61,7 @@ def count_edges(indptr, nodes, drawn, rows, FANOUT: tl.constexpr, AT_ONCE: tl.co
 
 @triton.jit(
     do_not_specialize=["rows", "edges", "low", "high", "step", "layer"],
-    do_not_specialize_on_alignment=["nodes", "ends", "source", "edge"],
+    do_not_specialize_on_alignment=["nodes", "ends", "source", "target", "edge"],
 )
 def draw_edges(
     indptr,
@@ -70,6 +70,7 @@ def draw_edges(
     ends,
     row_of,
     source,
+    target,
     edge,
     marks,
     rows,
@@ -83,8 +84,8 @@ def draw_edges(
     ROWS: tl.constexpr,
 ):
     """Sample the edges of ROWS rows, from `ends[row]` on: `edge` gets their numbers, ascending,
-    and `source` the nodes at their other ends. A row's edge to itself comes last. `marks` is set
-    for nodes that have no row as yet.
+    `source` the nodes at their other ends, and `target` the row. A row's edge to itself comes last.
+    `marks` is set for nodes that have no row as yet.
 
     WIDE is a power of two no less than FANOUT. The two keys, step and layer are signed numbers of
     32 bits.
@@ -127,10 +128,12 @@ def draw_edges(
     other = tl.load(columns + number, mask=there, other=0)
     tl.store(edge + start[:, None] + at, number, mask=there)
     tl.store(source + start[:, None] + at, other, mask=there)
+    tl.store(target + start[:, None] + at, tl.broadcast_to(row[:, None], (ROWS, WIDE)), mask=there)
     reached = there & (tl.load(row_of + other, mask=there, other=0) < 0)
     tl.store(marks + other, 1, mask=reached)
     tl.store(edge + start + count, edges + node, mask=real)
     tl.store(source + start + count, node, mask=real)
+    tl.store(target + start + count, row, mask=real)
 
 
 @triton.jit(do_not_specialize=["before", "count"])
