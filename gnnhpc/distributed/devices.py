@@ -80,8 +80,8 @@ def rank_device(environment: Environment, devices: Sequence[torch.device]) -> Ra
 
 
 def nccl_connects(ranks: Sequence[RankDevice]) -> bool:
-    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU, and does not
-    know slices of one (MIG).
+    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU, and
+    supports slices of one (MIG) only from 2.32 on.
 
     Raises InputError if ranks share a GPU and nobody has asked for it.
     """

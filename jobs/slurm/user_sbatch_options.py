@@ -23,16 +23,15 @@ SITE_KEYS = {
 """Options with a key of their own in a site; cpu-bind is an option of srun."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
 OURS = _names(
-    "array clusters comment error export export-file get-user-env help input job-name no-requeue "
-    "nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable "
-    "quiet requeue tasks-per-node test-only uid gid usage verbose version wait wrap"
+    "array clusters comment error export export-file get-user-env gpus-per-task help input "
+    "job-name no-requeue nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode "
+    "output parsable quiet requeue tasks-per-node test-only uid gid usage verbose version wait wrap"
 )
 """Options that follow from the cells, or that the scripts and `status` rely on."""
 SPEED = _names(
     "contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu distribution extra-node-info "
-    "gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres-flags hint mem-bind mincpus network "
-    "overcommit oversubscribe power profile sockets-per-node spread-job switches thread-spec "
-    "threads-per-core"
+    "gpu-bind gpu-freq gpus gpus-per-socket gres-flags hint mem-bind mincpus network overcommit "
+    "oversubscribe power profile sockets-per-node spread-job switches thread-spec threads-per-core"
 )
 """Options that may decide how fast a cell runs, so that results record them."""
 STEP = _names(
@@ -59,6 +58,9 @@ def check_options(options: Iterable[str]) -> None:
     for name in options:
         if name in SITE_KEYS:
             allowed = f"the site's key {SITE_KEYS[name]}"
+        elif name == "gpus-per-task":
+            # Slurm takes it beside GPUs a node only where a node has a task for each of them.
+            allowed = 'gpu-bind: "per_task:1", which also shows each rank a GPU of its own'
         elif name in OURS:
             allowed = "other options of sbatch: this one follows from the cells, or status needs it"
         else:

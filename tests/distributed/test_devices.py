@@ -30,7 +30,7 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
 
 
 def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shown one, as with --gpus-per-task=1, a rank takes that, whatever its local rank."""
+    """Shown one, as with --gpu-bind=per_task:1, a rank takes that, whatever its local rank."""
     for shown, local_rank, taken in ((4, 0, 0), (4, 3, 3), (1, 1, 0), (2, 3, 1)):
         machine_with(monkeypatch, shown)
         assert choose_devices("gpu", on_n1(local_rank), 1) == [torch.device("cuda", taken)]

@@ -111,7 +111,7 @@ def test_torchs_engine(tmp_path: Path, schedule: str) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_ranks_that_are_shown_one_gpu_each(tmp_path: Path) -> None:
-    """As with --gpus-per-task=1: both see a device 0, and they are two."""
+    """As with --gpu-bind=per_task:1: both see a device 0, and they are two."""
     cell = ran(tmp_path, vig(layout="pp2", device="gpu", **SAME), plant=shown("own"))
     assert_as_on_a_cpu(tmp_path, cell)
     assert facts_of(cell, 0)["identity"] != facts_of(cell, 1)["identity"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,34 @@ def test_the_whole_script(name: str) -> None:
     text = batch_script(array, RUN, launch(FULL))
     expected = EXPECTED / f"{name}.sbatch"
     assert text == expected.read_text(), f"{expected} differs"
+
+
+GPUS = [
+    ("gat-seq", {"nodes": 1, "ntasks-per-node": 1}),
+    ("gat-pp2", {"nodes": 1, "ntasks-per-node": 2}),
+    ("gat-dp2-pp2", {"nodes": 1, "ntasks-per-node": 4}),
+    ("gat-dp4-pp2", {"nodes": 2, "ntasks-per-node": 4}),
+    ("gat-paired", {"nodes": 2, "ntasks-per-node": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "tasks"), GPUS, ids=[name for name, _ in GPUS])
+@pytest.mark.parametrize(
+    "count", [{"gpus_per_node": 4}, {"gres": "gpu:a100:4"}], ids=["gpus_per_node", "gres"]
+)
+def test_every_array_asks_for_the_gpus_of_a_node_and_binds_one_to_each_rank(
+    name: str, tasks: dict[str, int], count: dict[str, Any]
+) -> None:
+    """Slurm 22.05 takes these options together, and a step of fewer ranks in their job, too."""
+    site = Site(tasks_per_node=4, slurm={"gpu-bind": "per_task:1"}, **count)
+    layouts = [each.removeprefix("gat-") for each, _ in GPUS[:-1]]
+    cells = small_plan(device="gpu", layouts=layouts, microbatches=2).cells
+    arrays = job_arrays(tasks_of_cells(cells) | pair_cells(cells), site)
+    needs = next(array.resources for array in arrays if array.name == name)
+    asked = {key.replace("_", "-"): value for key, value in count.items()}
+    common = {"cpus-per-task": 1, "time": needs.time_min, "gpu-bind": "per_task:1"}
+    assert needs.options() == tasks | asked | common
+    assert needs.srun_options() == {"cpu-bind": "cores", "gpu-bind": "per_task:1"}
 
 
 def test_blocks_are_the_cells_of_a_seed_in_random_order() -> None:

@@ -87,6 +87,7 @@ SITES = [
     ("sites: {a: {time: 1}}", "sites.a.time: found 1, and signal 90 s before its end; allowed"),
     ("sites: {a: {gres: x, gpus_per_node: 1}}", "sites.a.gres: found both gres and gpus_per_nod"),
     ("sites: {a: {slurm: {array: 3}}}", "sites.a.slurm.array: found array; allowed: other opt"),
+    ("sites: {a: {slurm: {gpus-per-task: 1}}}", "sites.a.slurm.gpus-per-task: found gpus-per-task"),
     ("sites: {a: {slurm: {mem: 1G}}}", "sites.a.slurm.mem: found mem; allowed: the site's key mem"),
 ]
 
