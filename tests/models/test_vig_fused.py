@@ -141,6 +141,7 @@ numbers nearly cancel."""
     [
         *((code, size) for code in ("c++", "torch") for size in SIZES),
         ("triton", "few images"),
+        ("triton", "far from zero"),
         ("float64", "few images"),
     ],
 )

@@ -59,6 +59,15 @@ def scalars(at, stride, COUNT: tl.constexpr):
 
 
 @triton.jit
+def narrow(at, stride, COUNT: tl.constexpr):
+    """The same of float64 numbers, as float32."""
+    found = ()
+    for k in tl.static_range(COUNT):
+        found = found + (tl.load(at + k * stride).to(tl.float32),)
+    return found
+
+
+@triton.jit
 def store(values, at, stride, there, COUNT: tl.constexpr):
     """The first COUNT of the values, `stride` apart, from `at` on."""
     for k in tl.static_range(COUNT):
@@ -163,8 +172,8 @@ def vig_backward_rows(
 ):
     """The gradients of y, of each node's channels and, of a Grapher, of its neighbours' sums.
 
-    The gradient of y is g * along[0] + y * along[1] + along[2]. A Grapher's neighbours' sums and
-    number go to `around` [rows, 4], for the weights' gradients.
+    The gradient of y is g * along[0] + y * along[1] + along[2], and `along` is float64. A Grapher's
+    neighbours' sums and number go to `around` [rows, 4], for the weights' gradients.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
@@ -173,9 +182,10 @@ def vig_backward_rows(
         store((inputs[3], inputs[4], inputs[5], inputs[6]), around + row * 4, 1, there, 4)
     d_out = ()
     for k in tl.static_range(3):
-        from_g = tl.load(g + row * 3 + k, there, 0.0) * tl.load(along + k)
-        from_y = tl.load(y + row * 3 + k, there, 0.0) * tl.load(along + 3 + k)
-        d_out = d_out + (from_g + from_y + tl.load(along + 6 + k),)
+        scale, slope, shift = narrow(along + k, 3, 3)
+        from_g = tl.load(g + row * 3 + k, there, 0.0) * scale
+        from_y = tl.load(y + row * 3 + k, there, 0.0) * slope
+        d_out = d_out + (from_g + from_y + shift,)
     store(d_out, d_y + row * 3, 1, there, 3)
     # The number of neighbours has no gradient.
     varied: tl.constexpr = 6 if INPUTS == 7 else 3
@@ -242,8 +252,8 @@ def vig_backward_weights(
 def vig_input_gradient(
     d_x, d_sums, g, x, affine, out, rows, height, width, INPUTS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """out = d_x + g + x @ affine[:3] + affine[3]; of a Grapher, neighbours' sums of d_sums are
-    added."""
+    """out = d_x + g + x @ affine[:3] + affine[3], where `affine` is float64; of a Grapher,
+    neighbours' sums of d_sums are added."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
     if INPUTS == 7:
@@ -251,10 +261,9 @@ def vig_input_gradient(
     x0, x1, x2 = loaded(x + row * 3, 1, there, 3)
     for k in tl.static_range(3):
         at = row * 3 + k
-        found = tl.load(d_x + at, there, 0.0)
-        found += tl.load(g + at, there, 0.0) + tl.load(affine + 9 + k)
-        of_statistics = x0 * tl.load(affine + k) + x1 * tl.load(affine + 3 + k)
-        found += of_statistics + x2 * tl.load(affine + 6 + k)
+        by_x0, by_x1, by_x2, constant = narrow(affine + k, 3, 4)
+        found = tl.load(d_x + at, there, 0.0) + tl.load(g + at, there, 0.0) + constant
+        found += x0 * by_x0 + x1 * by_x1 + x2 * by_x2
         if INPUTS == 7:
             found += sums[k]
         tl.store(out + at, found, there)

@@ -15,6 +15,7 @@ from gnnhpc.kernels.triton import vig_programs as programs
 from gnnhpc.kernels.triton.launch import launch, power_of_two
 from gnnhpc.kernels.vig import torch_vig
 from gnnhpc.kernels.vig.torch_vig import Grid, Passes, Sums, Weights
+from gnnhpc.kernels.vig.vig_fold import Moments
 
 FFN, GRAPHER = 3, 7
 """Inputs of a hidden unit."""
@@ -35,17 +36,22 @@ PARTS = 512
 class TritonPasses(Passes):
     """The passes by programs; inputs are float32 and contiguous."""
 
-    def moments(self, centred: Tensor) -> tuple[Tensor, Tensor]:
-        sums, products = _products(centred, centred)
-        mean = sums / len(centred)
-        return mean, products / len(centred) - torch.outer(mean, mean)
+    def moments(self, x: Tensor) -> Moments:
+        # Sums in float64 lose less by the mean than x did in float32.
+        means = _products(x, x) / len(x)
+        mean, squares = means[:3], means[3:].view(3, 3)
+        return Moments(mean, torch.addr(squares, mean, mean, alpha=-1))
 
     def gradient_sums(self, g: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        sums, products = _products(g, y)
-        return sums, products.diagonal()
+        sums = _products(g, y)
+        return sums[:3], sums[3::4]
 
-    def network(self, x: Tensor, grid: Grid, first: Tensor, weights: Weights) -> Tensor:
-        units, y = _units(first, weights.w2), torch.empty_like(x)
+    def units(self, first: Tensor, w2: Tensor, dtype: torch.dtype) -> Tensor:
+        """`[inputs + 4, hidden]`."""
+        return torch.cat([first.t(), w2]).to(dtype)
+
+    def network(self, x: Tensor, grid: Grid, units: Tensor, weights: Weights) -> Tensor:
+        y = torch.empty_like(x)
         args = (x, units, weights.b2, y, len(x), *grid)
         launch(programs.vig_forward, _grid(x), *args, like=x, **_over_rows(units))
         return y
@@ -57,10 +63,9 @@ class TritonPasses(Passes):
         g: Tensor,
         along: Tensor,
         grid: Grid,
-        first: Tensor,
+        units: Tensor,
         weights: Weights,
     ) -> Sums:
-        units, along = _units(first, weights.w2), along.contiguous()
         constants, (inputs, hidden) = _over_rows(units), units.shape
         conv = constants["INPUTS"] == GRAPHER
         d_y, d_x = torch.empty_like(x), torch.empty_like(x)
@@ -85,12 +90,10 @@ class TritonPasses(Passes):
         d_b2 = d_y.sum(0, dtype=torch.float64)
         return Sums(sums[:-3].t(), sums[-3:], d_b2, d_x, d_neighbours if conv else None)
 
-    def input_gradient(
-        self, of: Sums, g: Tensor, x: Tensor, slope: tuple[Tensor, Tensor], grid: Grid
-    ) -> Tensor:
+    def input_gradient(self, of: Sums, g: Tensor, x: Tensor, slope: Tensor, grid: Grid) -> Tensor:
         conv, out = of.d_neighbours is not None, torch.empty_like(x)
         sums = of.d_neighbours if conv else of.d_x
-        args = (of.d_x, sums, g, x, torch.vstack(slope), out, len(x), *grid)
+        args = (of.d_x, sums, g, x, slope, out, len(x), *grid)
         constants = {"INPUTS": GRAPHER if conv else FFN, "ROWS": ROWS}
         launch(programs.vig_input_gradient, _grid(x), *args, like=x, **constants)
         return out
@@ -100,18 +103,12 @@ forward = functools.partial(torch_vig.forward, passes=TritonPasses())
 backward = functools.partial(torch_vig.backward, passes=TritonPasses())
 
 
-def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over rows of a `[3]` and of the outer products of a and b `[3, 3]`, float64."""
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """Sums over rows of a, and of the outer products of a and b `[3, 3]`: `[12]` float64."""
     at_once = 4 * ROWS
     partial = a.new_empty(-(-len(a) // at_once), 12, dtype=torch.float64)
     launch(programs.vig_products, (len(partial),), a, b, partial, len(a), like=a, ROWS=at_once)
-    sums = partial.sum(0)
-    return sums[:3], sums[3:].view(3, 3)
-
-
-def _units(first: Tensor, w2: Tensor) -> Tensor:
-    """The programs' `units`, `[inputs + 4, hidden]`."""
-    return torch.cat([first.t(), w2])
+    return partial.sum(0)
 
 
 def _over_rows(units: Tensor) -> dict[str, int]:

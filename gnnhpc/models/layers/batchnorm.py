@@ -109,7 +109,8 @@ class BatchNorm(nn.BatchNorm1d):
 
     @torch.no_grad()
     def _move(self, mean: Tensor, variance: Tensor, rows: int) -> None:
-        unbiased = variance * (rows / (rows - 1))
+        unbiased = torch.empty_like(self.running_var)
+        torch.mul(variance, rows / (rows - 1), out=unbiased)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.step)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.step)
+        self.running_var.lerp_(unbiased, self.step)
         self.num_batches_tracked.add_(1)
