@@ -169,11 +169,16 @@ class StageGraphs(Actions):
             results = work(held)
         before.wait_stream(self._stream)
         try:
-            self._capture(action, held, work)
+            # Where the end of a capture fails, torch leaves its stream the current one.
+            with torch.cuda.stream(self._stream):
+                self._capture(action, held, work)
         except RuntimeError as error:
             self._captures = False
             self.eager[self._phase] = str(error).strip().splitlines()[0]
             self._stage.forget_minibatch()
+            del self._captured[self._phase]
+            # It also leaves the pool in use, so that no other capture could begin in it.
+            self._pool = torch.cuda.graph_pool_handle()
         return held, results
 
     def _capture(self, action: Action, held: Held, work: Work) -> None:

@@ -53,7 +53,8 @@ class Trained:
 def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = False) -> Trained:
     """Take some steps and an evaluation by operators of torch alone; the loss may wait for the
     device."""
-    with pytest.MonkeyPatch.context() as patch, computed_by("torch"), simulated():
+    with pytest.MonkeyPatch.context() as patch, computed_by("torch"), simulated() as streams:
+        before = streams.current
         patch.setattr(vig_mlp, "load_kernel", lambda name: None)
         patch.setattr(cuda_graph, "why_eager", lambda *_: None if captured else "off")
         steps = {"train_steps": TAKEN, "test_steps": TESTED}
@@ -64,6 +65,7 @@ def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = F
         if waits:
             engine.plan = replace(engine.plan, loss=waiting(engine.plan.loss))
         numbers = [each.clone() for each in take_steps(parts)]
+        assert streams.current is before
     return Trained(numbers, engine.graphs.record() if engine.graphs is not None else {})
 
 

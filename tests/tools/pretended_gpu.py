@@ -94,7 +94,7 @@ class SimulatedGraph:
 
 
 class _Capture(TorchDispatchMode):
-    def __init__(self, graph: SimulatedGraph, **_: Any) -> None:
+    def __init__(self, graph: SimulatedGraph) -> None:
         super().__init__()
         self._graph = graph
 
@@ -143,19 +143,51 @@ class _Stream:
     def wait_stream(self, other: Any) -> None: ...
 
 
+class _Streams:
+    """Which stream is the current one, and the pools of captures whose end failed."""
+
+    def __init__(self) -> None:
+        self.current = _Stream()
+        self.spoilt: set[object] = set()
+
+    @contextlib.contextmanager
+    def stream(self, stream: _Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextlib.contextmanager
+    def graph(
+        self, graph: SimulatedGraph, *, pool: object, stream: _Stream, **_: Any
+    ) -> Iterator[None]:
+        """As torch's: where the end of a capture fails, its stream stays the current one."""
+        assert pool not in self.spoilt, "torch still records to this pool"
+        before, self.current = self.current, stream
+        try:
+            with _Capture(graph):
+                yield
+        except RuntimeError:
+            self.spoilt.add(pool)
+            raise
+        self.current = before
+
+
 @contextlib.contextmanager
-def simulated() -> Iterator[None]:
+def simulated() -> Iterator[_Streams]:
     """Within it `gnnhpc.engines.cuda_graph` captures on a CPU."""
+    streams = _Streams()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "CUDAGraph": SimulatedGraph,
-            "graph": _Capture,
+            "graph": streams.graph,
             "Stream": _Stream,
-            "current_stream": _Stream,
-            "stream": lambda stream: contextlib.nullcontext(),
-            "graph_pool_handle": lambda: None,
+            "current_stream": lambda *_: streams.current,
+            "stream": streams.stream,
+            "graph_pool_handle": object,
             "get_sync_debug_mode": lambda: 0,
             "set_sync_debug_mode": lambda mode: None,
         }.items():
             patch.setattr(torch.cuda, name, value)
-        yield
+        yield streams
