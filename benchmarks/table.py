@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ class Match:
     comparisons: Sequence[Comparison]
     rounds: int = 9
     warmup: int = 2
+    processes: int | None = None
+    """How many times all contestants start anew; each time gives one pair, of the medians over
+    rounds. None starts them once, and each round is a pair."""
     threads: int | None = None
     """Threads of every contestant; None takes those of the command."""
     cpus: int = 1
@@ -84,14 +88,21 @@ def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]
         yield from (Row(each.what, each.goal, why) for each in match.comparisons)
         return
     rounds, warmup = (2, 1) if quick else (match.rounds, match.warmup)
-    taken, missing = compete(
-        match.contestants,
-        rounds,
-        match.threads or threads,
-        warmup,
-        ours={each.ours for each in match.comparisons},
-        timeout_s=match.timeout_s,
-    )
+    taken: dict[str, list[Taken]] = defaultdict(list)
+    missing: dict[str, str] = {}
+    for _ in range(match.processes or 1):
+        found, failed = compete(
+            match.contestants,
+            rounds,
+            match.threads or threads,
+            warmup,
+            ours={each.ours for each in match.comparisons},
+            timeout_s=match.timeout_s,
+        )
+        missing |= failed
+        for name, turns in found.items():
+            medians = pd.DataFrame(turns).median().to_dict()
+            taken[name] += turns if match.processes is None else [medians]
     for each in match.comparisons:
         yield from _rows(each, taken, missing, quick=quick)
 
@@ -116,7 +127,7 @@ def _rows(
     *,
     quick: bool,
 ) -> Iterator[Row]:
-    """A row for each reference, of which the fastest has the goal; a round is a pair."""
+    """A row for each reference, of which the fastest has the goal; a round or process is a pair."""
     goal, reference, factor = comparison.goal, comparison.reference, comparison.factor
     if comparison.ours in missing:
         why = f"not measured: {missing[comparison.ours]}"
@@ -157,5 +168,6 @@ def show(rows: Sequence[Row]) -> None:
     """Print the machine and the rows."""
     cpus, commit = len(os.sched_getaffinity(0)), (git_commit() or "unknown")[:12]
     print(f"{cpu_model()}, {cpus} CPUs, load {os.getloadavg()[0]:.1f}, commit {commit}")
-    print("ratio = reference / ours, with its 95 % interval over rounds; goal = the least ratio")
+    print("ratio = reference / ours, with its 95 % interval over rounds, or over processes where")
+    print("each has both; goal = the least ratio")
     print_frame(pd.DataFrame([row.columns for row in rows]))
