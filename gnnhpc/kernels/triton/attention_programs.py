@@ -11,7 +11,6 @@ import triton.language as tl
 
 from gnnhpc.kernels.triton.edge_programs import (
     by_head,
-    d_shares,
     dropped,
     ends,
     features,
@@ -162,20 +161,23 @@ def attention_backward_targets(
     of_output = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
     target, vector = of_target(of_targets, vectors, row, head, of_row, inside, H, C, V2)
     mean = mean_d_share(
-        *(h, of_output, softmax, source, begin, end, head, of_row, inside),
+        *(h, of_output, softmax, source, d_score, begin, end, head, of_row, inside),
         *(SCALE, H, C, HEADS, EDGES),
     )
+    # The gradients of the softmax lie in `d_score`. Threads read what other threads wrote there,
+    # and all of them have before one writes the score's gradient in its place.
+    tl.debug_barrier()
     together = tl.zeros([HEADS], of_output.dtype)
     result = tl.zeros([HEADS, CHANNELS], of_output.dtype)
     of_vector = tl.zeros([HEADS, CHANNELS], of_output.dtype)
     for at in range(begin, end, EDGES):
         place, there, origin = piece(source, at, end, head, H, EDGES)
-        value = features(h, origin, there, of_row, inside, H, C)
         signed = by_head(softmax, place, there, head, H)
-        d_share = d_shares(value, of_output, signed, SCALE)
+        d_share = by_head(d_score, place, there, head, H)
+        tl.debug_barrier()
         found = tl.where(there, tl.abs(signed) * (d_share - mean[None, :]), 0.0)
         if V2:
-            both = value + target[None, :, :]
+            both = features(h, origin, there, of_row, inside, H, C) + target[None, :, :]
             of_vector += tl.sum(found[:, :, None] * leaky(both, SLOPE), 0)
             result += tl.sum(tl.where(both > 0, found[:, :, None], found[:, :, None] * SLOPE), 0)
         else:

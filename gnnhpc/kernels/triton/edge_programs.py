@@ -82,26 +82,23 @@ def weights(signed, share, SCALE):
 
 
 @triton.jit
-def d_shares(value, upstream, signed, SCALE):
-    """Gradients of the softmax of some edges: of those that dropout took none."""
-    return tl.where(signed < 0, 0.0, tl.sum(value * upstream[None, :, :], 2) * SCALE)
-
-
-@triton.jit
 def mean_d_share(
-    of, upstream, softmax, source, begin, end, head, of_row, inside, SCALE, H, C, HEADS, EDGES
+    of, upstream, softmax, source, out, begin, end, head, of_row, inside, SCALE, H, C, HEADS, EDGES
 ):
-    """The sum over a target's edges of softmax times its gradient, of each head.
+    """Of each head, the sum over a target's edges of softmax times its gradient; the gradients go
+    to `out` [edges, H].
 
-    It is that of the output times its gradient `upstream` too (Dao et al. 2022, appendix B.2); but
-    where one edge has all of the softmax, that would differ from the edge's own by rounding, and
-    its score would get a gradient.
+    The sum is that of the output times its gradient `upstream` too (Dao et al. 2022, appendix B.2);
+    but where one edge has all of the softmax, that would differ from the edge's own by rounding,
+    and its score would get a gradient.
     """
     mean = tl.zeros([HEADS], upstream.dtype)
     for at in range(begin, end, EDGES):
         place, there, origin = piece(source, at, end, head, H, EDGES)
         value = features(of, origin, there, of_row, inside, H, C)
         signed = by_head(softmax, place, there, head, H)
-        d_share = d_shares(value, upstream, signed, SCALE)
+        # Of edges that dropout took it is zero.
+        d_share = tl.where(signed < 0, 0.0, tl.sum(value * upstream[None, :, :], 2) * SCALE)
+        tl.store(out + place[:, None] * H + head[None, :], d_share, mask=there)
         mean += tl.sum(tl.where(there, tl.abs(signed) * d_share, 0.0), 0)
     return mean
