@@ -150,7 +150,7 @@ def awaited_by_main_thread() -> Awaited | None:
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     if frame.f_globals.get("__name__") in _WAITING_MODULES:
         return "other ranks"
-    return "its GPU" if frame.f_code is torch.cuda.synchronize.__code__ else None
+    return "its GPU" if frame.f_code is torch.cuda.Stream.synchronize.__code__ else None
 
 
 class HangRule:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,11 +122,12 @@ def hang_of_real_ranks() -> tuple[bool, list[tuple[int, str]]]:
     watchdog._EVERY_S = 0.2
     mesh = join(read_environment(), Layout(1, 3), torch.device("cpu"))
 
-    def spin(device: Any) -> None:
+    def spin(stream: Any = None) -> None:
         while not mesh.store.check(["slept"]):
             pass
 
-    torch.cuda.synchronize = spin
+    torch.cuda.Stream.synchronize = spin  # type: ignore[method-assign]
+    torch.cuda.current_stream = lambda device: SimpleNamespace(synchronize=spin)  # type: ignore
     timer, found, only_then = StepTimer(torch.device("cuda")), list[tuple[int, str]](), True
     with watching(mesh, timer.activity, lambda *hang: found.append(hang)):
         timer.start()

@@ -225,6 +225,9 @@ def sketch(x: Any) -> npt.NDArray[np.float64]:
     if isinstance(x, SparseRows):
         return (x.to_csr().double().cpu() @ _vectors(x.width)).numpy()
     held: Tensor = x if isinstance(x, Tensor) else x.to_dense()
+    if held.is_cuda:
+        # It may wait for another rank, which the watchdog recognizes here, and not in a copy.
+        torch.cuda.current_stream(held.device).synchronize()
     flat = held.detach().flatten(1).double().cpu()
     return (flat @ _vectors(flat.shape[1])).numpy()
 
