@@ -76,6 +76,18 @@ class Graph:
         weight = self.edge_weight
         return None if weight is None else weighted_degrees(weight, self.edges[1], self.nodes)
 
+    @cached_property
+    def _edge_weight_on(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    def edge_weight_on(self, device: torch.device) -> Tensor | None:
+        """`edge_weight` on a device, copied there once."""
+        if self.edge_weight is None:
+            return None
+        if device not in self._edge_weight_on:
+            self._edge_weight_on[device] = self.edge_weight.to(device)
+        return self._edge_weight_on[device]
+
     def among(self, kept: Tensor) -> Graph:
         """Return the same nodes with the edges between those `kept`, bool [nodes]."""
         alive = kept[self.edges].all(0)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from gnnhpc.batches.chunk_batches import subgraph_builder
 from gnnhpc.batches.sampled.dgl_loader import DglLoader
+from gnnhpc.batches.sampled.library_loader_base import LibraryBlock
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import Block, GraphChunk
@@ -76,3 +78,18 @@ def test_chunks_of_dgl(graph: Graph) -> None:
     sampling = Sampling(fanouts=(3, 2), sampler="dgl", fused=False)
     with DglLoader(graph, sampling, 7).chunks([torch.arange(9)], 1) as chunks:
         check_chunk(graph, next(chunks))
+
+
+def test_the_weights_of_all_edges_are_copied_to_a_device_once(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every block of every mini-batch of a library's sampler reads them there."""
+    edges = torch.zeros(2, 0, dtype=torch.int64)
+    blocks = [
+        LibraryBlock(torch.arange(9), 9, graph, neighbours=edges, numbers=edges[0]).to("meta")
+        for _ in range(2)
+    ]
+    copied, to = [], Tensor.to
+    monkeypatch.setattr(Tensor, "to", lambda x, *args: copied.append(x) or to(x, *args))
+    assert all(block.edge_weight is not None for block in blocks)
+    assert [x is graph.edge_weight for x in copied] == [True]

@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -189,7 +189,7 @@ class LibraryBlock(SampledBlock):
     _form: dict[str, Any]
     numbers: Tensor
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> LibraryBlock:
         if torch.device(device) == self._nodes.device:
             return self
         form = {name: value.to(device) for name, value in self._form.items()}
@@ -210,7 +210,8 @@ class LibraryBlock(SampledBlock):
 
     @cached_property
     def source(self) -> Tensor:
-        return self._with_loops(self.neighbours[0], torch.arange(self.rows_out))
+        rows = torch.arange(self.rows_out, device=self._nodes.device)
+        return self._with_loops(self.neighbours[0], rows)
 
     @cached_property
     def target(self) -> Tensor:
@@ -230,8 +231,7 @@ class LibraryBlock(SampledBlock):
         return self._weights(self.numbers)
 
     def _weights(self, edge: Tensor) -> Tensor | None:
-        weights = self._whole.edge_weight
-        return None if weights is None else block_weights(weights.to(self._nodes.device), edge)
+        return block_weights(self._whole.edge_weight_on(self._nodes.device), edge)
 
     def _with_loops(self, neighbours: Tensor, loops: Tensor) -> Tensor:
         """The values of each row's neighbours, then that of its self-loop."""
@@ -239,5 +239,5 @@ class LibraryBlock(SampledBlock):
         target = self.neighbours[1]
         # Every row before a neighbour's has a self-loop.
         out[torch.arange(len(target), device=target.device) + target] = neighbours
-        out[self.indptr[1:] - 1] = loops.to(out.device)
+        out[self.indptr[1:] - 1] = loops
         return out

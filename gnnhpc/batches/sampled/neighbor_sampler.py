@@ -59,14 +59,14 @@ class NeighborSampler:
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
         self.semantics = semantics
-        edges, weight = graph.in_edges, graph.edge_weight
+        edges = graph.in_edges
         self._sampler: Sampler | TorchSampler
         if device is None:
             self._sampler = Sampler(edges.indptr, edges.source)
         else:
             self._sampler = _device_sampler(edges.indptr.to(device), edges.source.to(device))
         self._degree = self._sampler.indptr.diff()
-        self._edge_weight = None if weight is None else weight.to(self.indptr.device)
+        self._edge_weight = graph.edge_weight_on(self.indptr.device)
         weighted = graph.weighted_degrees
         self._weighted_degree = None if weighted is None else weighted.to(self.indptr.device)
 
