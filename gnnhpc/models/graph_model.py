@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.libraries import check_dgl_is_here, import_dgl
+from gnnhpc.models.libraries import DGL_VERSION, check_dgl_is_here, dgl_has_cuda, import_dgl
 from gnnhpc.models.model import BuildOptions, Model, Outputs
 
 if TYPE_CHECKING:
@@ -71,9 +71,13 @@ class GraphModel(Model, use_attribute_docstrings=True):
         module.load_state_dict(fused.state_dict())
         return module
 
-    def check_here(self) -> None:
-        if self.implementation == "dgl":
-            check_dgl_is_here()
+    def check_here(self, *, on_gpu: bool = False) -> None:
+        if self.implementation != "dgl":
+            return
+        check_dgl_is_here()
+        if on_gpu and not dgl_has_cuda():
+            found = f"dgl on gpu, where DGL {DGL_VERSION} is built without CUDA"
+            raise InputError("model", "implementation", found, "fused or pyg, or device: cpu")
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
         """`pyg`, `dgl`, or `fused/` and c++, triton or torch."""

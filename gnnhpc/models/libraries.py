@@ -44,6 +44,11 @@ def import_dgl(where: str = "model", key: str = "implementation") -> Any:
     return dgl
 
 
+def dgl_has_cuda() -> bool:
+    """Whether DGL computes on GPUs, which its wheels on PyPI do not."""
+    return bool(import_dgl().ndarray.gpu(0).exist)
+
+
 def _missing(where: str, key: str, found: str) -> InputError:
     return InputError(
         where,

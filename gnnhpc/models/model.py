@@ -127,8 +127,11 @@ class Model(Strict):
         """
         return None
 
-    def check_here(self) -> None:
-        """Raise InputError where this machine lacks a library that these settings need."""
+    def check_here(self, *, on_gpu: bool = False) -> None:
+        """Raise InputError where this machine lacks a library that these settings need.
+
+        `on_gpu` also asks the library whether it computes on GPUs, which imports it.
+        """
 
     def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """Build one layer with initial parameters from torch's global generator."""

@@ -62,9 +62,10 @@ def set_up(
     """Load the data, build this rank's stage and the engine that runs it.
 
     `planned` replaces the cut that costs give, `layer_specs` and `batches` those of the whole data.
-    Raises InputError for data that are missing or damaged, and for a cut that does not fit the
-    model.
+    Raises InputError for data that are missing or damaged, for a cut that does not fit the model,
+    and for a library that is not here or does not compute on this device.
     """
+    experiment.model.check_here(on_gpu=mesh.device.type == "cuda")
     layer_specs = layer_specs or outline(experiment)
     timer = StepTimer(*mesh.devices)
     # Classification, unless the experiment asks for link prediction.

@@ -15,13 +15,17 @@ from gnnhpc.batches.sampled.library_loader_base import LibraryLoader
 from gnnhpc.batches.sampled.pyg_loader import PygLoader, sampled_hops
 from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models import libraries
+from gnnhpc.training.setup import set_up
 from tests.tools.backends import needs_dgl, needs_pyg_sampler
+from tests.tools.cells import gat
 from tests.tools.graphs import dense_graph, make_graph
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -174,6 +178,18 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         assert str(error.value).startswith(f"sampling: sampler: found {name}, ")
         assert f"make setup-{name}" in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_layers_of_dgl_are_refused_on_a_gpu_by_a_build_without_cuda() -> None:
+    """As soon as a rank starts: a login node has no GPU to ask."""
+    needs_dgl()
+    experiment = gat(model={"name": "gcn", "implementation": "dgl"}, device="gpu")
+    with pytest.raises(InputError) as error:
+        set_up(experiment, Mesh(Layout(), 0, torch.device("cuda", 0)), None)
+    assert str(error.value) == (
+        f"model: implementation: found dgl on gpu, where DGL {libraries.DGL_VERSION} is built "
+        "without CUDA; allowed: fused or pyg, or device: cpu"
+    )
 
 
 def test_edges_in_another_order_are_refused() -> None:

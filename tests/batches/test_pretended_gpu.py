@@ -4,7 +4,7 @@ same as on a CPU."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.records.schema import Phase
+from tests.tools.backends import needs_dgl, needs_pyg_sampler
 from tests.tools.cells import linked, sampled
 from tests.tools.graphs import block_tensors
 from tests.tools.pretended_gpu import GPU, PretendedGpu
@@ -84,6 +85,15 @@ def facts(batch: Batch) -> list[Any]:
     return [batch.checksum, edges, batch.valid_targets, batch.samples]
 
 
+def assert_same(gpu: PretendedGpu, on_gpu: Iterable[Batch], on_cpu: Iterable[Batch]) -> None:
+    for mine, other in zip(on_gpu, on_cpu, strict=True):
+        assert facts(mine) == facts(other)
+        for x, y in zip(tensors(mine), tensors(other), strict=True):
+            assert gpu.has(x)
+            assert x.dtype == y.dtype
+            assert x.cpu().equal(y)
+
+
 @pytest.mark.parametrize(
     ("room", "places"),
     [("all", ("device", "device")), ("features", ("device", "host")), ("none", ("pinned", "host"))],
@@ -104,12 +114,25 @@ def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
         phases: list[Phase] = ["train", "test"] if experiment.evaluates_sampled else ["train"]
         for phase in phases:
             with found.open(phase, 0, 5) as on_gpu, wanted.open(phase, 0, 5) as on_cpu:
-                for mine, other in zip(on_gpu, on_cpu, strict=True):
-                    assert facts(mine) == facts(other)
-                    for x, y in zip(tensors(mine), tensors(other), strict=True):
-                        assert gpu.has(x)
-                        assert x.dtype == y.dtype
-                        assert x.cpu().equal(y)
+                assert_same(gpu, on_gpu, on_cpu)
+
+
+@pytest.mark.parametrize(("room", "place"), [("all", "device"), ("none", "host")])
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_gpu_has_what_libraries_sample_on_the_host(
+    sampler: str, room: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DGL's wheels have no CUDA, which moving its graphs would need."""
+    {"pyg": needs_pyg_sampler, "dgl": needs_dgl}[sampler]()
+    sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": 0}
+    sampling |= {"fused": False} if sampler == "dgl" else {}
+    experiment = sampled(data=DENSE, sampling=sampling)
+    pretend(monkeypatch, ROOM[room])
+    with PretendedGpu() as gpu:
+        found, wanted = (batches_of(experiment, each) for each in (GPU, torch.device("cpu")))
+        assert (found.placement.features, found.placement.graph) == (place, "host")
+        with found.training(range(5)) as on_gpu, wanted.training(range(5)) as on_cpu:
+            assert_same(gpu, on_gpu, on_cpu)
 
 
 def test_a_mini_batch_is_recorded_without_reading_it_from_the_device(

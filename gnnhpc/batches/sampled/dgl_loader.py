@@ -24,7 +24,7 @@ from gnnhpc.batches.sampled.library_loader_base import (
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.models.libraries import SAMPLER_KEY, import_dgl
+from gnnhpc.models.libraries import SAMPLER_KEY, dgl_has_cuda, import_dgl
 
 
 class DglLoader(LibraryLoader):
@@ -64,9 +64,18 @@ class DglLoader(LibraryLoader):
 
 
 class DglBlock(LibraryBlock):
-    """A message flow graph of DGL, which its layers without self-loops take as it is."""
+    """A message flow graph of DGL, which its layers without self-loops take as it is.
+
+    A GPU gets the edges alone where DGL has no CUDA: for layers that are not DGL's.
+    """
 
     graph: Any
+
+    def to(self, device: torch.device | str) -> LibraryBlock:
+        if torch.device(device).type == "cpu" or dgl_has_cuda():
+            return super().to(device)
+        edges = {"neighbours": self.neighbours, "numbers": self.numbers}
+        return LibraryBlock(self._nodes, self.rows_in, self._whole, **edges).to(device)
 
     @property
     def neighbour_count(self) -> int:
