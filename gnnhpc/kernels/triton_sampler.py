@@ -52,24 +52,13 @@ class TritonSampler(TorchSampler):
         source, target, edge = (memory.empty(most, index) for _ in range(3))
         self.nodes = nodes.new_empty(min(self.count, rows + most))
         self.nodes[:rows] = nodes
-        graph = (
-            self.indptr,
-            self.columns,
-            nodes,
-            ends,
-            self._row,
-            source,
-            target,
-            edge,
-            self._marks,
-        )
+        graph = (self.indptr, self.columns, nodes, ends, self._row)
         key = (layer.seed & 0xFFFFFFFF, layer.seed >> 32, layer.step, layer.layer)
         sizes = (rows, len(self.columns), *map(signed, key))
         launch(
             programs.draw_edges,
             (-(-rows // _ROWS),),
-            *graph,
-            *sizes,
+            *(*graph, source, target, edge, self._marks, *sizes),
             like=edge,
             FANOUT=layer.fanout,
             WIDE=power_of_two(layer.fanout),
@@ -81,9 +70,9 @@ class TritonSampler(TorchSampler):
         numbering = (self._marks, rank, self._row, self.nodes, rows, self.count)
         _run(programs.number_nodes, self.count, *numbering, like=edge)
         _run(programs.number_sources, most, source, ends, self._row, rows, like=edge)
-        edges, new = torch.stack((ends[-1].long(), rank[-1].long())).tolist()
+        count, new = torch.stack((ends[-1].long(), rank[-1].long())).tolist()
         self.nodes = self.nodes[: rows + new]
-        return Drawn(ends, source[:edges], target[:edges], edge[:edges], rows + new)
+        return Drawn(ends, source[:count], target[:count], edge[:count], rows + new)
 
 
 def _run(

@@ -15,6 +15,7 @@ from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.gpu.test_cells import SAME, SHARED, assert_as_on_a_cpu, ran, show, visible
+from tests.tools.backends import needs_pyg_sampler
 from tests.tools.cells import sampled
 
 pytestmark = [
@@ -72,6 +73,16 @@ def test_cells_learn_what_a_cpu_does(
     assert (reported["sampled_on"], reported["sampled_by"]) == (graph, by)
     for rank in range(ranks):
         assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
+
+
+def test_what_pyg_samples_on_the_host_is_learned_as_on_a_cpu(tmp_path: Path) -> None:
+    needs_pyg_sampler()
+    settings = {"data": DATA, "model": SAGE, "train_steps": 9, **SAME}
+    sampling = {"fanouts": [4, 3], "sampler": "pyg"}
+    cell = ran(tmp_path, sampled(**settings, device="gpu", sampling=sampling), env=SHARED)
+    assert_as_on_a_cpu(tmp_path, cell)
+    reported = cell.result.graph
+    assert (reported["features_on"], reported["sampled_on"]) == ("device", "host")
 
 
 def test_a_pinned_slot_is_lent_again_only_after_the_device_has_read_it() -> None:
