@@ -98,14 +98,15 @@ class Graph:
         self,
         nodes: Tensor,
         rows: int | None = None,
-        splits: Sequence[str] = ("train", "val", "test"),
+        splits: Sequence[str] | None = None,
     ) -> dict[str, Tensor]:
         """The labels of `nodes`, int64 [n], of each split: `IGNORED` for nodes of other splits.
 
-        With `rows`, each tensor has that many rows, and those after the nodes are ignored.
+        With `rows`, each tensor has that many rows, and those after the nodes are ignored. `splits`
+        are all that the graph has, unless they are named.
         """
         found = {}
-        for split in splits:
+        for split in self.masks if splits is None else splits:
             labels = torch.full((len(nodes) if rows is None else rows,), IGNORED)
             labels[: len(nodes)] = self.labels[nodes].where(self.masks[split][nodes], IGNORED)
             found[split] = labels
