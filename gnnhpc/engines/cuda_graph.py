@@ -91,6 +91,9 @@ class Actions:
         """Do the `work` of an action; what is kept of its micro-batch, and what it returned."""
         return held, work(held)
 
+    def end(self) -> None:
+        """Call once the host has launched all actions of a step, which the device still does."""
+
 
 @dataclass
 class _Captured:
@@ -124,6 +127,7 @@ class StageGraphs(Actions):
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._phase: Phase = "train"
+        self._step = 0
         self._captured: dict[Phase, _Captured] = {}
         self._captures = self._replays = False
         """What the present step does; it computes where it does neither."""
@@ -135,27 +139,30 @@ class StageGraphs(Actions):
         return found
 
     def begin(self, phase: Phase, batch: Batch) -> Batch:
-        self._phase, self._captures, self._replays = phase, False, False
-        if phase in self.eager or self._timer.has_spans:
-            return batch
-        self.keys.set_step(batch.microbatches[0].context.step)
-        self.keys.upload()
-        # Dropout masks are those of the step whose keys lie in memory.
+        self._phase, self._step = phase, batch.microbatches[0].context.step
+        if phase == "train":
+            self.keys.bring(self._step)
+        captured = None if self._timer.has_spans else self._captured.get(phase)
+        self._replays = captured is not None and _take(captured.batch, batch)
+        self._captures = not (
+            self._timer.has_spans or phase in self.eager or phase in self._captured
+        )
+        if captured is not None and self._replays:
+            self.replays[phase] = self.replays.get(phase, 0) + 1
+            return captured.batch
+        # Of steps that are computed too, as programs are compiled for keys in memory.
         microbatches = tuple(
             replace(each, context=replace(each.context, masks=self.keys))
             for each in batch.microbatches
         )
         batch = replace(batch, microbatches=microbatches)
-        captured = self._captured.get(phase)
-        if captured is None:
+        if self._captures:
             self._captured[phase] = _Captured(batch)
-            self._captures = True
-            return batch
-        self._replays = _take(captured.batch, batch)
-        if not self._replays:
-            return batch
-        self.replays[phase] = self.replays.get(phase, 0) + 1
-        return captured.batch
+        return batch
+
+    def end(self) -> None:
+        if self._phase == "train":
+            self.keys.bring(self._step + 1)
 
     def run(self, action: Action, held: Held, work: Work) -> tuple[Held, Results]:
         if self._replays:

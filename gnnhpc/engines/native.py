@@ -75,6 +75,7 @@ class NativeEngine:
         for links in self.training:
             links.flush()
         timer.end()
+        self._actions.end()
         self.gradients.average()
         self.plan.stage.end_minibatch()
         return StepOutput(outputs, losses)

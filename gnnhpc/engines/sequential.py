@@ -54,6 +54,7 @@ class SequentialEngine:
 
         inputs, count = first_input(batch.microbatches[0]), len(batch.microbatches)
         _, results = self.graphs.run(Action("forward", 0), Held(inputs), work)
+        self.graphs.end()
         return StepOutput(results[:count], results[count:])
 
     def _forward_backward(self, batch: Batch) -> StepOutput:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,46 +90,44 @@ class Masks(Protocol):
 class MaskKeys:
     """The keys of one step's masks in the memory of a device.
 
-    `set_step` writes them on the host, and `upload` copies them to the device, where a CUDA graph
-    reads them: each replay takes the keys that were uploaded last. The device has to be done with
-    a step before the next is set.
+    Kernels read them there, also those of a CUDA graph: each replay takes the keys of the step that
+    was brought last. The device has to be done with a step before the next begins, as a step has
+    two buffers on the host: for its own keys and, while the device computes, for the next one's.
     """
 
     MOST = 1024
     """Layers with dropout that a model may have."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_host = torch.zeros(
-            self.MOST, 2, dtype=torch.int32, pin_memory=device.type == "cuda"
-        )
+        on_host = torch.zeros(2, self.MOST, 2, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._buffers = itertools.cycle([(each, each.numpy()) for each in on_host])
         self._on_device = torch.zeros(self.MOST, 2, dtype=torch.int32, device=device)
-        self._places: dict[tuple[int, str], int] = {}
-        """(seed, layer) -> its row."""
-        self._step = 0
+        self._masks: dict[tuple[int, str, float], Mask] = {}
+        """(seed, layer, share dropped) -> its mask, whose key is in the row of this order."""
+        self._step = -1
 
-    def set_step(self, step: int) -> None:
-        """The training step of the masks from now on; `upload` has to follow."""
-        self._step = step
-        for (seed, name), place in self._places.items():
-            self._write(place, seed, name)
-
-    def upload(self) -> None:
-        """Copy the keys to the device, in the order of its stream."""
-        self._on_device.copy_(self._on_host, non_blocking=True)
+    def bring(self, step: int) -> None:
+        """Masks are those of this training step from here on, in the order of the device's stream;
+        nothing is copied where they are already."""
+        if step != self._step:
+            self._step = step
+            self._upload(wait=False)
 
     def mask(self, seed: int, name: str, p: float) -> Mask:
-        """As `layer_mask` of the step that was set."""
-        place = self._places.get((seed, name))
-        if place is None:
-            place = self._places[seed, name] = len(self._places)
-            self._write(place, seed, name)
-            self.upload()
-        first, second = self._on_device[place].unbind()
-        return _mask(first, second, p)
+        """As `layer_mask` of the step that was brought."""
+        found = self._masks.get((seed, name, p))
+        if found is None:
+            first, second = self._on_device[len(self._masks)].unbind()
+            found = self._masks[seed, name, p] = _mask(first, second, p)
+            self._upload(wait=True)
+        return found
 
-    def _write(self, place: int, seed: int, name: str) -> None:
-        numbers = np.array(_key(seed, self._step, name), np.uint32)
-        self._on_host.numpy()[place] = numbers.view(np.int32)
+    def _upload(self, *, wait: bool) -> None:
+        if self._masks:
+            keys = [_key(seed, self._step, name) for seed, name, _ in self._masks]
+            on_host, numbers = next(self._buffers)
+            numbers[: len(keys)] = np.array(keys, np.uint32).view(np.int32)
+            self._on_device.copy_(on_host, non_blocking=not wait)
 
 
 def number_entries(rows: Tensor, width: int) -> Tensor:

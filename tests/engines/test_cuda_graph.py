@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
@@ -19,12 +20,13 @@ from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels.vig import vig_mlp
+from gnnhpc.models.layers import dropout_layer
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.engines.steps import CPU
 from tests.tools.backends import computed_by
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 from tests.tools.forked import spawn
-from tests.tools.pretended_gpu import simulated
+from tests.tools.pretended_gpu import SimulatedGraph, simulated
 
 STEPS = {
     "gat, dense": gat(data={**gat().data.model_dump(), "features": 8}),
@@ -40,7 +42,11 @@ STEPS = {
     },
 }
 
-TAKEN, TESTED = 4, 2
+FIRST, TESTED = 3, 2
+"""The first training step, as of a run that resumes, and the mini-batches of an evaluation."""
+PROFILED = FIRST + 2
+TRAINED = [range(FIRST, FIRST + 4), range(FIRST + 4, FIRST + 6)]
+"""Training steps before and after an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +58,15 @@ class Trained:
 
 def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = False) -> Trained:
     """Take some steps and an evaluation by operators of torch alone; the loss may wait for the
-    device."""
+    device. Where some are captured, all masks have their keys in memory."""
     with pytest.MonkeyPatch.context() as patch, computed_by("torch"), simulated() as streams:
         before = streams.current
         patch.setattr(vig_mlp, "load_kernel", lambda name: None)
         patch.setattr(cuda_graph, "why_eager", lambda *_: None if captured else "off")
-        steps = {"train_steps": TAKEN, "test_steps": TESTED}
+        if captured:
+            patch.delattr(dropout_layer, "layer_mask")
+        steps = {"train_steps": TRAINED[-1].stop, "test_steps": TESTED}
         parts = set_up(experiment.model_copy(update=steps), mesh, None)
-        parts.timer.has_spans = False
         engine = parts.engine
         assert isinstance(engine, SequentialEngine | NativeEngine)
         if waits:
@@ -81,27 +88,33 @@ def waiting(loss: Any) -> Any:
 
 
 def take_steps(parts: TrainingParts) -> Iterator[Tensor]:
+    yield from train_some(parts, TRAINED[0])
+    parts.stage.eval()
+    with parts.batches.open("test", 0, TESTED) as batches:
+        for batch in batches:
+            yield from parts.engine.evaluate(batch)
+    yield from train_some(parts, TRAINED[1])
+    yield from parts.stage.buffers()
+
+
+def train_some(parts: TrainingParts, steps: range) -> Iterator[Tensor]:
     engine = parts.engine
     parts.stage.train()
-    with parts.batches.open("train", 0, TAKEN) as batches:
-        for batch in batches:
+    with parts.batches.open("train", steps.start, steps.stop) as batches:
+        for step, batch in zip(steps, batches, strict=True):
+            parts.timer.has_spans = step == PROFILED
             engine.gradients.zero()
             output = engine.train_step(batch)
             yield from (*output.losses, *output.outputs, *engine.gradients.flats)
             if parts.optimizer is not None:
                 parts.optimizer.step()
-    parts.stage.eval()
-    with parts.batches.open("test", 0, TESTED) as batches:
-        for batch in batches:
-            yield from engine.evaluate(batch)
-    yield from parts.stage.buffers()
 
 
 def alone(experiment: Experiment, **how: bool) -> Trained:
     return train(experiment, Mesh(experiment.process_layout, 0, CPU), **how)
 
 
-REPLAYED = {"train": "replayed 3 times", "test": "replayed 1 times"}
+REPLAYED = {"train": "replayed 4 times", "test": "replayed 1 times"}
 
 
 @pytest.mark.parametrize("experiment", STEPS.values(), ids=STEPS)
@@ -122,6 +135,30 @@ def test_a_step_that_waits_for_the_device_is_computed() -> None:
         "test": "replayed 1 times",
     }
     assert all(map(torch.equal, refused.numbers, computed.numbers))
+
+
+def test_before_a_replay_the_host_calls_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    class Called(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            called.append(str(func.overloadpacket))
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(cuda_graph, "why_eager", lambda *_: None)
+    with computed_by("torch"), simulated():
+        parts = set_up(gat(), Mesh(gat().process_layout, 0, CPU), None)
+        parts.timer.has_spans = False
+        with parts.batches.open("train", 0, 3) as batches:
+            parts.engine.train_step(next(batches))
+            monkeypatch.setattr(SimulatedGraph, "replay", lambda _: called.append("replay"))
+            for batch in batches:
+                with Called():
+                    parts.engine.train_step(batch)
+    # The keys of the next step's masks are copied while the device replays.
+    assert called == ["replay", "aten.copy_"] * 2
 
 
 PIPELINES = {

@@ -68,13 +68,11 @@ def test_masks_by_keys_in_memory_are_those_of_their_step(code: Backend) -> None:
     keys, x = MaskKeys(device), torch.ones(40, 8, device=device)
     rows = torch.arange(40, device=device)
     # Made in step 3, as in a capture, and read in the steps that come after.
-    keys.set_step(3)
+    keys.bring(3)
     masks = {name: keys.mask(0, name, 0.5) for name in ("conv1", "conv2")}
     with computed_by(code):
         for step in (3, 4, 11):
-            if step > 3:
-                keys.set_step(step)
-                keys.upload()
+            keys.bring(step)
             for name, mask in masks.items():
                 expected = drop_rows(x, rows, layer_mask(0, step, name, 0.5))
                 assert torch.equal(drop_rows(x, rows, mask), expected)
