@@ -82,7 +82,7 @@ def step(
 
 def end_unless_replayed(parts: TrainingParts) -> None:
     """End this process where its training steps should be replayed on a GPU and cannot be."""
-    graphs = getattr(parts.engine, "graphs", None)
+    graphs = parts.engine.graphs
     if graphs is not None and "train" in graphs.eager:
         sys.exit(f"not replayed: {graphs.eager['train']}")
 

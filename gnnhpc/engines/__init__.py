@@ -13,12 +13,17 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.errors import InputError
+from gnnhpc.engines.cuda_graph import StageGraphs
 from gnnhpc.engines.engine import StagePlan, StepOutput
 from gnnhpc.engines.gradient_sync import FlatGradients
 
 
 class Engine(Protocol):
     """Runs steps. Only the first stage uses inputs, and only the last uses targets."""
+
+    @property
+    def graphs(self) -> StageGraphs | None:
+        """What replays its steps; None where they are computed."""
 
     @property
     def gradients(self) -> FlatGradients:

@@ -131,6 +131,11 @@ class StageGraphs(Actions):
         self._captured: dict[Phase, _Captured] = {}
         self._captures = self._replays = False
         """What the present step does; it computes where it does neither."""
+        self.warms_up = False
+        """Whether the present step does what later ones need not: it captures, or is the first of
+        its phase that is computed since a capture, which has freed what torch kept of memory."""
+        self._computed: set[Phase] = set()
+        """Phases of which a step was computed since the last capture."""
 
     def record(self) -> dict[str, str]:
         """How the steps of each phase were computed, for the records."""
@@ -149,6 +154,7 @@ class StageGraphs(Actions):
         )
         if captured is not None and self._replays:
             self.replays[phase] = self.replays.get(phase, 0) + 1
+            self.warms_up = False
             return captured.batch
         # Of steps that are computed too, as programs are compiled for keys in memory.
         microbatches = tuple(
@@ -156,8 +162,11 @@ class StageGraphs(Actions):
             for each in batch.microbatches
         )
         batch = replace(batch, microbatches=microbatches)
+        self.warms_up = phase not in self._computed
+        self._computed.add(phase)
         if self._captures:
-            self._captured[phase] = _Captured(batch)
+            self._captured[phase], self.warms_up = _Captured(batch), True
+            self._computed.clear()
         return batch
 
     def end(self) -> None:

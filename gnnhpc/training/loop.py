@@ -157,7 +157,7 @@ class TrainingLoop:
             *(self.parts.plan, batch, times, profile, metrics),
             phase=phase,
             step=step,
-            warmup=step - self._first_step[phase] < self.experiment.warmup_steps,
+            warmup=self._warms_up(phase, step),
             start_s=start_s,
             data_s=data_s,
             grad_norm=norm,
@@ -195,12 +195,22 @@ class TrainingLoop:
         for group in optimizer.param_groups if optimizer is not None else ():
             group["lr"] = config.lr_at(step, self.experiment.train_steps)
 
+    def _warms_up(self, phase: Phase, step: int) -> bool:
+        """Whether the step that was taken is no measurement."""
+        graphs = self.parts.engine.graphs
+        first = self._first_step[phase] + self.experiment.warmup_steps
+        return step < first or (graphs is not None and graphs.warms_up)
+
     def _profile(self, phase: Phase, step: int) -> LayerProfile | None:
         """The layers' profile of a step that has one; layers on several devices have none."""
         if phase != "train" or len(self.mesh.devices) > 1:
             return None
         first = self._first_step["train"] + self.experiment.warmup_steps
-        if not first <= step < first + self.experiment.profiled_steps(self._first_step["train"]):
+        count = self.experiment.profiled_steps(self._first_step["train"])
+        if count and self.parts.engine.graphs is not None:
+            # The first of them warms up.
+            count += 1
+        if not first <= step < first + count:
             return None
         stage = self.parts.stage
         return LayerProfile(stage.specs, stage.layers, self.parts.timer)

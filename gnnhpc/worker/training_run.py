@@ -228,8 +228,7 @@ class TrainingRun:
     def _record_cuda_graphs(self) -> None:
         """Write how many steps on a GPU were replayed, or why none was."""
         if self.mesh.device.type == "cuda":
-            # Engines of libraries have none.
-            graphs = getattr(self.parts.engine, "graphs", None)
+            graphs = self.parts.engine.graphs
             why = why_eager(self.attempt.cell.experiment, self.mesh.device)
             detail = {"all": f"eager: {why}"} if graphs is None else graphs.record()
             self.writer.write(EventRecord(CUDA_GRAPHS, 0.0, detail))

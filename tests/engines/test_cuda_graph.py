@@ -18,9 +18,13 @@ from gnnhpc.engines import cuda_graph
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
+from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels.vig import vig_mlp
 from gnnhpc.models.layers import dropout_layer
+from gnnhpc.records.schema import StepRecord
+from gnnhpc.training.listeners import Listener, StepTaken
+from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.engines.steps import CPU
 from tests.tools.backends import computed_by
@@ -159,6 +163,40 @@ def test_before_a_replay_the_host_calls_no_operator(monkeypatch: pytest.MonkeyPa
                     parts.engine.train_step(batch)
     # The keys of the next step's masks are copied while the device replays.
     assert called == ["replay", "aten.copy_"] * 2
+
+
+class Collects(Listener):
+    def __init__(self) -> None:
+        self.records: list[StepRecord] = []
+
+    def step_taken(self, taken: StepTaken) -> None:
+        self.records.append(taken.record)
+
+
+@pytest.mark.parametrize(("warmup", "warm"), [(0, [0, 2]), (1, [0, 1]), (3, [0, 1, 2, 3])])
+def test_no_step_counts_that_captures_or_is_the_first_computed(
+    warmup: int, warm: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = StepTimer.start
+
+    def started(timer: StepTimer, *, profiled: bool = False) -> float:
+        # As on a GPU.
+        timer.has_spans = profiled
+        return start(timer, profiled=profiled)
+
+    monkeypatch.setattr(StepTimer, "start", started)
+    monkeypatch.setattr(cuda_graph, "why_eager", lambda *_: None)
+    steps = {"train_steps": warmup + 7, "warmup_steps": warmup, "test_every": 6, "test_steps": 1}
+    with computed_by("torch"), simulated():
+        experiment = gat(**steps)
+        parts = set_up(experiment, Mesh(experiment.process_layout, 0, CPU), None)
+        collects = Collects()
+        TrainingLoop(parts, [collects]).run()
+    train = [each for each in collects.records if each.phase == "train"]
+    assert [each.step for each in train if each.warmup] == warm
+    assert [each.step for each in train if each.profiled] == [warmup, warmup + 1]
+    test = [each.warmup for each in collects.records if each.phase == "test"]
+    assert test == [n < max(warmup, 1) for n in range(len(test))]
 
 
 PIPELINES = {

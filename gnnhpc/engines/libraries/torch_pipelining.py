@@ -110,6 +110,8 @@ class PipeliningEngine:
     A second schedule on the same stage could switch its backward communication off.
     """
 
+    graphs = None
+
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.numbered = [NumberedStage(p.stage, is_first=p.is_first) for p in plan.virtual_stages]

@@ -142,6 +142,8 @@ class TorchgpipeEngine:
     running variance is the biased one.
     """
 
+    graphs = None
+
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         several = len(set(plan.mesh.devices)) > 1
