@@ -84,6 +84,7 @@ def a_step_timed_without_the_device(original: Any, timer: StepTimer) -> StepTime
 
 
 @of_timing(cell=cells.VIG_SEQ, words="s between two steps of", at=(StepTimer, "start"))
-def a_clock_that_starts_late(original: Any, timer: StepTimer, **options: Any) -> None:
+def a_clock_that_starts_late(original: Any, timer: StepTimer, **options: Any) -> float:
     time.sleep(LEFT_OUT_S)
-    original(timer, **options)
+    started: float = original(timer, **options)
+    return started
