@@ -105,6 +105,8 @@ class _Captured:
     """Virtual stage and micro-batch -> what its graphs read and write."""
     gradients: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     """The same -> where the graph of its backward reads the gradient of the output."""
+    kept_bytes: int = 0
+    """What the pool has grown by for its graphs, beside tensors that are still there."""
 
 
 class StageGraphs(Actions):
@@ -142,6 +144,11 @@ class StageGraphs(Actions):
         found: dict[str, str] = {p: f"replayed {count} times" for p, count in self.replays.items()}
         found.update((phase, f"eager: {why}") for phase, why in self.eager.items())
         return found
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory in which replays compute, and which torch counts for no tensor."""
+        return sum(each.kept_bytes for each in self._captured.values())
 
     def begin(self, phase: Phase, batch: Batch) -> Batch:
         self._phase, self._step = phase, batch.microbatches[0].context.step
@@ -222,7 +229,9 @@ class StageGraphs(Actions):
             capture_error_mode="thread_local",
         )
         with capture, _refusing_to_wait():
+            before = _unused_bytes(self._stream.device)
             captured.graphs[action] = graph, work(static)
+            captured.kept_bytes += _unused_bytes(self._stream.device) - before
 
     @torch.no_grad()
     def _replay(self, action: Action, held: Held) -> tuple[Held, Results]:
@@ -269,6 +278,11 @@ def _tensors(captured: MicroBatch, other: MicroBatch) -> Iterator[tuple[Tensor, 
         yield captured.inputs, other.inputs
     for split, target in captured.targets.items():
         yield target, other.targets[split]
+
+
+def _unused_bytes(device: torch.device) -> int:
+    """What torch has taken from a device and uses for no tensor."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 @contextlib.contextmanager

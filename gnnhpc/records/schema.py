@@ -110,7 +110,9 @@ class StepRecord:
     """Forward and backward seconds of each group of layers (a ViG block, the readout), in profiled
     steps."""
     peak_rss_mib: float | None = None
+    """The most memory that the process has held since its first step."""
     peak_device_mib: float | None = None
+    """The most memory of tensors in this step, with what CUDA graphs keep; null on a CPU."""
     involuntary_switches: int | None = None
     steal_s: float | None = None
     """Seconds that the host took from a CPU of this rank, on average over its CPUs."""

@@ -20,7 +20,12 @@ from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.listeners import Listener, StepTaken
-from gnnhpc.training.memory_and_cpu_readings import counted_since, machine_readings
+from gnnhpc.training.memory_and_cpu_readings import (
+    counted_since,
+    machine_readings,
+    peak_device_mib,
+    reset_peak_device,
+)
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import gather_metrics, step_record
 
@@ -138,6 +143,7 @@ class TrainingLoop:
         if self.experiment.compile == "reduce-overhead":
             # What torch's CUDA graphs gave in the last step may be overwritten from here on.
             torch.compiler.cudagraph_mark_step_begin()
+        reset_peak_device(self.mesh.devices)
         with profile or contextlib.nullcontext():
             before = machine_readings()
             self.mesh.barrier()
@@ -150,6 +156,8 @@ class TrainingLoop:
             self.mesh.barrier()
             times = timer.stop()
             machine = counted_since(before)
+        graphs = self.parts.engine.graphs
+        peak_mib = peak_device_mib(self.mesh.devices, graphs.kept_bytes if graphs else 0)
         norm = self.parts.engine.gradients.norm() if phase == "train" else None
         stop, task = self.stop_requested(), self.parts.task
         metrics = gather_metrics(self.mesh, task, phase, batch, output, times, stop)
@@ -158,6 +166,7 @@ class TrainingLoop:
             phase=phase,
             step=step,
             warmup=self._warms_up(phase, step),
+            peak_device_mib=peak_mib,
             start_s=start_s,
             data_s=data_s,
             grad_norm=norm,

@@ -87,17 +87,14 @@ def _cpu_names() -> frozenset[bytes]:
     return frozenset(b"cpu%d" % number for number in process_cpus())
 
 
-def reset_peak_memory(devices: Sequence[torch.device]) -> None:
-    """Begin the peaks of memory anew, so that they are those of what follows.
+def reset_peak_rss() -> None:
+    """Begin the peak of the host's memory anew, so that it is that of what follows.
 
-    Linux lets a process reset its own peak (proc(5), clear_refs); where it does not, the peak of
-    the host's memory stays that of all that the process has done.
+    Linux lets a process reset its own peak (proc(5), clear_refs); where it does not, the peak stays
+    that of all that the process has done.
     """
     with contextlib.suppress(OSError):
         CLEAR_REFS.write_text("5", encoding="ascii")
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_rss_mib() -> float:
@@ -111,8 +108,16 @@ def peak_rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 
-def peak_device_mib(devices: Sequence[torch.device]) -> float | None:
-    """The most memory of tensors since the last reset, in MiB, on the GPU that held most; None on a
-    CPU."""
+def reset_peak_device(devices: Sequence[torch.device]) -> None:
+    """Begin the peaks of the GPUs among these devices anew."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_device_mib(devices: Sequence[torch.device], kept_bytes: int) -> float | None:
+    """The most memory of tensors since the last reset, in MiB, on the GPU that held most, with the
+    bytes that CUDA graphs keep beside; None on a CPU."""
     gpus = [device for device in devices if device.type == "cuda"]
-    return max((torch.cuda.max_memory_allocated(gpu) / 2**20 for gpu in gpus), default=None)
+    peak = max((torch.cuda.max_memory_allocated(gpu) for gpu in gpus), default=None)
+    return None if peak is None else (peak + kept_bytes) / 2**20

@@ -16,7 +16,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.loss_and_metrics import Task
-from gnnhpc.training.memory_and_cpu_readings import peak_device_mib, peak_rss_mib
+from gnnhpc.training.memory_and_cpu_readings import peak_rss_mib
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def step_record(
         metrics=metrics.values if mesh.has_loss else {},
         groups={} if profile is None else profile.groups(times.spans or []),
         peak_rss_mib=peak_rss_mib(),
-        peak_device_mib=peak_device_mib(mesh.devices),
         recompute_s=times.recompute_s,
         sample_s=batch.loading.sample_s if batch.loading else None,
         gather_s=batch.loading.gather_s if batch.loading else None,

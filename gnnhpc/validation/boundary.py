@@ -19,7 +19,7 @@ from gnnhpc.records.failures import one_line
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.listeners import Listener
-from gnnhpc.training.memory_and_cpu_readings import reset_peak_memory
+from gnnhpc.training.memory_and_cpu_readings import reset_peak_rss
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
 from gnnhpc.validation.data_digests import check_data
@@ -72,8 +72,8 @@ class Validation:
         return [self._processors.record(), EventRecord("validation", self.seconds)]
 
     def at_start(self, start: int) -> None:
-        """Called before training step `start`, the first; a collective. It resets the peaks of
-        memory."""
+        """Called before training step `start`, the first; a collective. It resets the peak of the
+        host's memory."""
         if self._is_on:
             with self._timed("validating the start"):
                 data = self.experiment, self.parts.batches, self.root, self.mesh
@@ -87,7 +87,7 @@ class Validation:
                         print(f"{self.experiment.id}: {check.name}: {check.detail}", flush=True)
         gc.collect()
         give_back_freed_memory()
-        reset_peak_memory(self.mesh.devices)
+        reset_peak_rss()
 
     def at_checkpoint(self, step: int) -> list[Check]:
         """Checks before a checkpoint is written, from which step `step` resumes; a collective.

@@ -77,6 +77,8 @@ def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = F
             engine.plan = replace(engine.plan, loss=waiting(engine.plan.loss))
         numbers = [each.clone() for each in take_steps(parts)]
         assert streams.current is before
+        if engine.graphs is not None and not engine.graphs.eager:
+            assert engine.graphs.kept_bytes == streams.reserved_bytes > 0
     return Trained(numbers, engine.graphs.record() if engine.graphs is not None else {})
 
 

@@ -94,9 +94,9 @@ class SimulatedGraph:
 
 
 class _Capture(TorchDispatchMode):
-    def __init__(self, graph: SimulatedGraph) -> None:
+    def __init__(self, graph: SimulatedGraph, streams: _Streams) -> None:
         super().__init__()
-        self._graph = graph
+        self._graph, self._streams = graph, streams
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -117,6 +117,7 @@ class _Capture(TorchDispatchMode):
         # Copies of shapes and strides, which later operators may change in place.
         call = tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs, tree_leaves(result)))
         self._graph.calls.append((func, *call))
+        self._streams.reserved_bytes += 1
         return result
 
 
@@ -144,11 +145,14 @@ class _Stream:
 
 
 class _Streams:
-    """Which stream is the current one, and the pools of captures whose end failed."""
+    """Which stream is the current one, and what becomes of pools of memory."""
 
     def __init__(self) -> None:
         self.current = _Stream()
         self.spoilt: set[object] = set()
+        """Pools of captures whose end failed."""
+        self.reserved_bytes = 0
+        """A byte for each operator that was captured."""
 
     @contextlib.contextmanager
     def stream(self, stream: _Stream) -> Iterator[None]:
@@ -166,7 +170,7 @@ class _Streams:
         assert pool not in self.spoilt, "torch still records to this pool"
         before, self.current = self.current, stream
         try:
-            with _Capture(graph):
+            with _Capture(graph, self):
                 yield
         except RuntimeError:
             self.spoilt.add(pool)
@@ -186,6 +190,8 @@ def simulated() -> Iterator[_Streams]:
             "current_stream": lambda *_: streams.current,
             "stream": streams.stream,
             "graph_pool_handle": object,
+            "memory_reserved": lambda device: streams.reserved_bytes,
+            "memory_allocated": lambda device: 0,
             "get_sync_debug_mode": lambda: 0,
             "set_sync_debug_mode": lambda mode: None,
         }.items():
