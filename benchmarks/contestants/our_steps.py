@@ -44,7 +44,7 @@ def step(
     kept: bool = True,
     steps: int = 1,
 ) -> Callable[[], float]:
-    """Seconds a step, of so many steps a turn: zero gradients, `train_step`, Adam.
+    """Seconds a step, of so many steps a turn: `train_step` and Adam.
 
     With `dense` the features of the graph are dense random numbers. With `fresh` every step takes a
     new mini-batch, and the time of taking it counts; otherwise all steps take the same one. With
@@ -68,7 +68,6 @@ def step(
         began = time.perf_counter()
         for _ in range(steps):
             batch = next(batches) if fresh else first
-            parts.engine.gradients.zero()
             parts.engine.train_step(batch)
             optimizer.step()
             # A replayed step has to be over before the next is set.
@@ -191,10 +190,10 @@ def bare_step(parts: TrainingParts, batch: Batch) -> float:
     On a GPU the engine takes it, so what the host does before a replay is in bare steps too.
     """
     began = time.perf_counter()
-    parts.engine.gradients.zero()
     if parts.timer.on_device:
         parts.engine.train_step(batch)
     else:
+        parts.engine.gradients.zero()
         for each in batch.microbatches:
             output = parts.stage(first_input(each), each.context)
             parts.plan.loss(output, each, batch.valid_targets).backward()

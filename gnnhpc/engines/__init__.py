@@ -30,8 +30,8 @@ class Engine(Protocol):
         """The gradients of the stage that it trains."""
 
     def train_step(self, batch: Batch) -> StepOutput:
-        """Forward and backward; after it gradients are complete and averaged over replicas, and
-        layers have ended their mini-batch (`Stage.end_minibatch`)."""
+        """Forward and backward, from gradients of zero; after it they are complete and averaged
+        over replicas, and layers have ended their mini-batch (`Stage.end_minibatch`)."""
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         """Forward only, in evaluation mode, without changing anything that training uses."""

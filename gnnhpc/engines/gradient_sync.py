@@ -75,8 +75,9 @@ class FlatGradients:
 
     def zero(self) -> None:
         """Set all gradients to zero before a step."""
-        for flat in self.flats:
-            flat.zero_()
+        with self.timer.span("optimizer"):
+            for flat in self.flats:
+                flat.zero_()
 
     def norm(self) -> float | None:
         """The norm of the whole gradient; None for a stage without parameters.

@@ -48,6 +48,7 @@ class NativeEngine:
 
     def train_step(self, batch: Batch) -> StepOutput:
         timer = self.plan.timer
+        self.gradients.zero()
         batch = self._actions.begin("train", batch)
         held: dict[tuple[int, int], Held] = {}
         outputs: list[Tensor] = []

@@ -60,6 +60,8 @@ class SequentialEngine:
     def _forward_backward(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
         outputs, losses = [], []
+        # In the graph, where it takes no launch of its own.
+        self.gradients.zero()
         last = plan.experiment.microbatches - 1
         for m, microbatch in enumerate(batch.microbatches):
             timer.begin("forward", m)

@@ -183,9 +183,6 @@ class TrainingLoop:
     def _train(self, batch: Batch) -> StepOutput:
         parts, timer = self.parts, self.parts.timer
         clip_norm = self.experiment.optimizer.clip_norm
-        timer.begin("optimizer")
-        parts.engine.gradients.zero()
-        timer.end()
         output = parts.engine.train_step(batch)
         if clip_norm is not None:
             timer.begin("optimizer")

@@ -109,7 +109,6 @@ def train_some(parts: TrainingParts, steps: range) -> Iterator[Tensor]:
     with parts.batches.open("train", steps.start, steps.stop) as batches:
         for step, batch in zip(steps, batches, strict=True):
             parts.timer.has_spans = step == PROFILED
-            engine.gradients.zero()
             output = engine.train_step(batch)
             yield from (*output.losses, *output.outputs, *engine.gradients.flats)
             if parts.optimizer is not None:

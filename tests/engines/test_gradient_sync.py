@@ -37,7 +37,6 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], int, int]:
         gradients._reduce_after = counted  # type: ignore[method-assign]
     with parts.batches.open("train", 0, STEPS) as batches:
         for batch in batches:
-            gradients.zero()
             parts.timer.start()
             parts.engine.train_step(batch)
             assert parts.timer.stop().gradients_ready_s is not None

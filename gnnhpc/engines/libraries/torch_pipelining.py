@@ -149,6 +149,7 @@ class PipeliningEngine:
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, mesh = self.plan, self.plan.mesh
+        self.gradients.zero()
         for numbered in self.numbered:
             numbered.batch = batch
         args = (self._inputs,) if mesh.is_first else ()

@@ -167,6 +167,7 @@ class TorchgpipeEngine:
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
+        self.gradients.zero()
         outputs = self._forward(batch, training=True)
         losses = []
         for m, (output, microbatch) in enumerate(zip(outputs, batch.microbatches, strict=True)):
