@@ -61,5 +61,8 @@ def test_replayed_steps_have_the_same_bits(tmp_path: Path, experiment: Experimen
     # The first step of each phase is captured, and profiled ones are computed.
     assert found["train"] == f"replayed {12 - 1 - profiled} times"
     assert found["test"] == "replayed 8 times"
+    # Warm-up are the step that captures and the first that is computed after it.
+    warm = [step["step"] for step in captured.steps(0, "train") if step["warmup"]]
+    assert warm == [0, 1]
     assert graphs_of(eager) == {"all": "eager: cuda_graph is off"}
     assert numbers(captured) == numbers(eager)
