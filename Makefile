@@ -147,7 +147,7 @@ healthy: setup
 mutants: setup
 	nice -n 10 $(PY) -m tests.mutants
 
-# What tells most comes first, and each command runs whether or not the one before failed.
+# The rows that have goals come first; each command runs whether or not the one before failed.
 gpu: setup
 	@status=0; \
 	$(PY) -m benchmarks gpu --out report/gpu.csv || status=$$?; \

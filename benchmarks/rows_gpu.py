@@ -66,7 +66,7 @@ ROUNDS, WARMUP = 8, 2
 
 
 def gpu(*, quick: bool) -> Iterator[Match]:
-    """Rows that have a goal; those first that tell most."""
+    """Rows that have a goal, the most important ones first."""
     yield _whole_graph("gat", quick=quick)
     yield _vig(quick=quick)
     yield _sampled(quick=quick)

@@ -27,7 +27,6 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 900.0
 """The most seconds that a contestant takes to get ready, or for a turn."""
-"""The most seconds that a contestant takes to get ready, or for a turn."""
 END_S = 10.0
 """Seconds that a contestant has to end, before it is asked to and before it is killed."""
 REST_S = 0.05
